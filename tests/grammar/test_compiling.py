@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -63,6 +64,53 @@ def test_what_takes_too_long_fails_and_threads_stay_few() -> None:
     backend.go.set()
     others[-1].wait(5)
     assert others[-1].result() is START
+
+
+class Endless(Counting):
+    """A backend to which most grammars are endless."""
+
+    def compile(self, form: StructuredOutputsParams) -> compiling.Start:
+        if not form.text.startswith("short"):
+            self.go.wait(30)
+        return START
+
+
+def settled(pending: compiling.Pending) -> compiling.Pending:
+    """As the engine waits."""
+    while not pending.settled:
+        pending.wait(0.01)
+    return pending
+
+
+def test_grammars_that_never_end_keep_no_other_from_being_compiled() -> None:
+    """Until there are too many of them, when the rest is refused at once; those that are compiled
+    already are served, and where some of the endless ones end, all are again."""
+    backend = Endless()
+    compiler = Compiler(lambda: backend, seconds=0.3)
+    before = threading.active_count()
+    for texts in ("ab", "cd", "ef"):
+        late = [compiler.compile(form(text)) for text in texts]
+        waiting = compiler.compile(form(f"short, beside {texts}"))
+        for pending in late:
+            with pytest.raises(ForetokenError, match=r"within 0\.3 s"):
+                settled(pending).result()
+        if texts != "ef":
+            assert settled(compiler.compile(form(f"short, after {texts}"))).result() is START
+            waiting.wait(5)
+            assert waiting.result() is START
+    assert threading.active_count() - before <= compiling.MOST_THREADS
+    time.sleep(0.4)
+    with pytest.raises(ForetokenError, match=r"6 grammars .* don't come to an end"):
+        compiler.compile(form("short, too late"))
+    assert compiler.compile(form("short, after ab")).result() is START
+    backend.go.set()
+    for _ in range(500):
+        if threading.active_count() - before == compiling.THREADS:
+            break
+        time.sleep(0.01)
+    assert threading.active_count() - before == compiling.THREADS
+    assert settled(compiler.compile(form("short, again"))).result() is START
+    assert compiler.compile(form("a")).result() is START
 
 
 def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

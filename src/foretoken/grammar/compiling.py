@@ -37,7 +37,8 @@ BACKENDS: Mapping[str, tuple[Make, str, str]] = {
 """structured_outputs_backend -> what makes it, the package it needs and the extra that has it."""
 
 AUTO = "auto"
-SECONDS, KEPT, THREADS = 30.0, 256, 2
+SECONDS, KEPT = 30.0, 256
+THREADS, MOST_THREADS = 2, 6  # that compile; with those that don't come to an end
 
 
 def check_backend(name: str) -> str:
@@ -61,14 +62,18 @@ def found_backend(name: str) -> Make:
 class Pending:
     """A grammar that is being compiled. A request waits for it; others go on."""
 
-    def __init__(self, compiled: Future[Start], seconds: float) -> None:
-        self._compiled, self._seconds = compiled, seconds
+    def __init__(self, compiled: Future[Start], seconds: float, staff: Callable[[], bool]) -> None:
+        """staff: what sees to it that it is compiled while others take for ever."""
+        self._compiled, self._seconds, self._staff = compiled, seconds, staff
         self._deadline = monotonic() + seconds
 
     @property
     def settled(self) -> bool:
         """Whether `result` answers at once: it is compiled, or has failed, or its time is over."""
-        return self._compiled.done() or monotonic() >= self._deadline
+        if self._compiled.done() or monotonic() >= self._deadline:
+            return True
+        self._staff()
+        return False
 
     def wait(self, seconds: float) -> None:
         """Wait until it is compiled, at most so long."""
@@ -96,28 +101,61 @@ class Compiler:
         self._making = threading.Lock()
         self._known: OrderedDict[object, Future[Start]] = OrderedDict()
         self._todo: SimpleQueue[tuple[StructuredOutputsParams, Future[Start]]] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
+        self._counting = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._began: dict[threading.Thread, float] = {}  # of those that compile, when they began
 
     def compile(self, form: StructuredOutputsParams) -> Pending:
         """Begin to compile, or take what is there. Raises `ForetokenError` for a schema that is no
-        JSON."""
+        JSON, and where too many grammars don't come to an end."""
         key = form.key
         known = self._known.get(key)
-        if known is None or (known.done() and known.exception() is not None):
+        ready = known is not None and known.done() and known.exception() is None
+        if not ready and not self._staff():
+            raise ForetokenError(
+                f"{MOST_THREADS} grammars of structured_outputs have been compiled for more than "
+                f"{self._seconds:g} s each and don't come to an end, so no other is begun; use "
+                "simpler ones, and make the LLM anew."
+            )
+        if known is None or (known.done() and not ready):
             known = self._known[key] = Future()
             self._todo.put((form, known))
-            if len(self._threads) < THREADS:
-                self._threads.append(threading.Thread(target=self._work, daemon=True))
-                self._threads[-1].start()
         self._known.move_to_end(key)
         while len(self._known) > KEPT:
             self._known.popitem(last=False)
-        return Pending(known, self._seconds)
+        return Pending(known, self._seconds, self._staff)
+
+    def _staff(self) -> bool:
+        """Have `THREADS` threads that take what is to be compiled, besides those that are lost to
+        grammars that take too long. Threads are few, so that these can't fill the memory. Returns
+        whether there is one."""
+        with self._counting:
+            while (working := self._working()) < THREADS and len(self._threads) < MOST_THREADS:
+                thread = threading.Thread(target=self._work, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+            return working > 0
+
+    def _working(self) -> int:
+        """How many threads aren't lost."""
+        late = monotonic() - self._seconds
+        return len(self._threads) - sum(began < late for began in self._began.values())
+
+    def _free(self) -> bool:
+        """Count this thread as one that compiles nothing; whether it is still needed."""
+        thread = threading.current_thread()
+        with self._counting:
+            self._began.pop(thread, None)
+            needed = self._working() <= THREADS
+            if not needed:
+                self._threads.remove(thread)
+            return needed
 
     def _work(self) -> None:
-        """Threads are few, so that grammars that take for ever can't fill the memory."""
-        while True:
+        while self._free():
             form, future = self._todo.get()
+            with self._counting:
+                self._began[threading.current_thread()] = monotonic()
             try:
                 with self._making:
                     self._backend = self._backend or self._make()
