@@ -100,12 +100,6 @@ class Step:
     read: int = 0
     source: int = 0
 
-    @property
-    def slots(self) -> list[int]:
-        """The slots of the text's tokens that now are in the cache: in prefill those that were
-        read, else the root and the accepted ones."""
-        return list(range(self.source, self.read)) if self.read else [0, *self.path]
-
 
 class Scorer(Protocol):
     """What a step needs of a target: it scores trees and keeps what was accepted."""

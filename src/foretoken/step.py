@@ -55,9 +55,9 @@ def prefill(target: Target, drafter: Drafter, sequences: Seq[Sequence], chunk: i
     none = torch.empty(len(sequences), 0, device=target.device)
     scores = Scores(none if out.logits is None else out.logits, none, none, out.hidden)
     steps = []
-    for row, (sequence, before) in enumerate(zip(sequences, pending, strict=True)):
-        source = max(0, before - (len(sequence.tokens) - 1))  # what is not the text's
-        read = before - target.pending(sequence)
+    for row, (s, before) in enumerate(zip(sequences, pending, strict=True)):
+        # Of a text all but the root is pending at most, so what is beyond that is a source's.
+        source, read = max(0, before - len(s.tokens) + 1), before - target.pending(s)
         steps.append(Step([], [], 0, row, tree, scores, read=read, source=source))
     drafter.observe(sequences, steps)
     return steps
@@ -82,8 +82,7 @@ def _to_steps(trees: DraftTree, scores: Scores, verdict: Verdict) -> list[Step]:
         n = bad.index(1) if any(bad) else length
         accepted = list(range(1, n + 1)) if trees.is_chain else rest[2 * width + 1 :][:n]
         tokens = [*rest[:n], extra]
-        count = trees.counts[row]
         slot = accepted[-1] if accepted else 0
         error = scores.errors.get((row, slot), NO_DISTRIBUTION) if any(bad) else None
-        steps.append(Step(tokens, accepted, count, row, trees, scores, error, strays))
+        steps.append(Step(tokens, accepted, trees.counts[row], row, trees, scores, error, strays))
     return steps

@@ -39,6 +39,7 @@ from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.reduced_objective import ReducedObjective
+from foretoken.trainable.root_states import kept_slots
 
 _ROOTS = 64  # whose blocks run at once where all of a row's are needed
 
@@ -327,7 +328,7 @@ class BlockModel:
         """Take the states of what was read or accepted."""
         if not steps:
             return
-        slots_of = [step.slots for step in steps]
+        slots_of = [kept_slots(step) for step in steps]
         pairs = list(zip(steps, slots_of, strict=True))
         hidden = {
             layer: nn.utils.rnn.pad_sequence(

@@ -28,6 +28,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.layer import Attend, Attention, LayerShape, Mlp, attend_cached
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.root_states import kept_slots
 from foretoken.trees.grow import Frontier
 
 _SCORES = 2**24  # of attention at a time: 64 MiB in float32
@@ -239,7 +240,7 @@ class FeatureModel:
             return
         features = self._module.features(steps[0].scores.hidden)
         for sequence, step in zip(sequences, steps, strict=True):
-            new = features[step.row, step.slots]
+            new = features[step.row, kept_slots(step)]
             kept = sequence.state.setdefault(self, _Features(new[:0], new[:0]))
             kept.waiting = torch.cat((kept.waiting, new))
             if step.read:

@@ -87,3 +87,8 @@ class LastStates:
 def last_slot(step: Step) -> int:
     """The slot after which the last token was sampled; in prefill the last one read."""
     return step.read - 1 if step.read else step.path[-1] if step.path else 0
+
+
+def kept_slots(step: Step) -> list[int]:
+    """The slots of the text's tokens that a step, or a chunk of the prompt, put into the cache."""
+    return list(range(step.source, step.read)) if step.read else [0, *step.path]

@@ -23,6 +23,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.feature_layer import FeaturePredictor
 from foretoken.trainable.layer import LayerShape, attend_cached
+from foretoken.trainable.root_states import kept_slots
 from foretoken.tree import ResumePoint
 
 _SPARE = 65  # cache places after the context, for drafts that reach over its end
@@ -70,7 +71,7 @@ class ShallowModel:
     def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Take the states of what was read or accepted; those of prompts run at once, together."""
         for sequence, step in zip(sequences, steps, strict=True):
-            new = self._adapter.features(step.scores.hidden)[step.row, step.slots]
+            new = self._adapter.features(step.scores.hidden)[step.row, kept_slots(step)]
             sequence.state[self] = torch.cat((sequence.state[self], new))
         most = [0 if step.read else _MOST_WAITING for step in steps]
         pairs = zip(sequences, most, strict=True)

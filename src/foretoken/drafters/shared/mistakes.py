@@ -21,6 +21,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError
 from foretoken.protocols import Step
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.root_states import kept_slots
 
 
 class Example(NamedTuple):
@@ -54,7 +55,7 @@ class Recording:
 
     def add(self, step: Step) -> None:
         """Record the states of a step or of a chunk of the prompt, and the step's mistake."""
-        slots, hidden = step.slots, step.scores.hidden.items()
+        slots, hidden = kept_slots(step), step.scores.hidden.items()
         count = len(slots)
         if step.drafted and step.error is None:  # not another part's draft, or a prediction's
             _, depth = step.tree.offered[step.row]
