@@ -7,7 +7,7 @@ import itertools
 import torch
 
 from foretoken.testing import Pair
-from foretoken.train.batches import Batches
+from foretoken.train.batches import Batches, collate
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from lessons import written
@@ -28,23 +28,46 @@ def test_batches_follow_from_their_number(pair: Pair) -> None:
             assert any(text[: b - a] == row[a:b] for text in texts)
 
 
+def lengths(sizes: list[int], limit: int) -> Records:
+    """Records of these lengths, each with a prompt of one token."""
+    return Records.of([([i % 90], [5] * (size - 1)) for i, size in enumerate(sizes)], limit, 97)
+
+
+def epoch_of(batches: Batches, number: int) -> list[list[int]]:
+    """The records in each of its rows."""
+    count = len(batches._packed)
+    return [batches._row(number * count + i) for i in range(count)]
+
+
 def test_epochs(pair: Pair) -> None:
-    """In each every record is in one row, in rows that come in another order than before."""
+    """Each has every record once, in rows that come in another order, with other neighbours."""
     records = Records.of([([i], [50 + i] * (3 + i % 7)) for i in range(40)], 16, 97)
     recipe = Recipe(rows=1, length=24, max_tokens=16, order="epochs")
     halves = [records.take(range(20)), records.take(range(20, 40))]
     batches = Batches.of(halves, recipe, seed=3)
-
-    def row(number: int) -> list[int]:
-        rows = batches.batch(number)
-        return rows.tokens[0][rows.positions[0] == 0].tolist()
-
-    count = next(n for n in range(1, 41) if sum(len(row(i)) for i in range(n)) >= 40)
-    first, second = ([row(i) for i in range(a, a + count)] for a in (0, count))
+    first, second = epoch_of(batches, 0), epoch_of(batches, 1)
     for rows in (first, second):
         assert sorted(itertools.chain.from_iterable(rows)) == list(range(40))
-    assert first != second and sorted(first) == sorted(second)
-    again = Batches.of(halves, recipe, seed=3).batch(count + 2)
-    assert torch.equal(again.tokens, batches.batch(count + 2).tokens)
-    other = [Batches.of(halves, recipe, seed=4).batch(i).tokens for i in range(count)]
-    assert not all(torch.equal(batches.batch(i).tokens, x) for i, x in enumerate(other))
+    assert first != second and sorted(map(sorted, first)) != sorted(map(sorted, second))
+    number = len(first) + 2
+    again = Batches.of(halves, recipe, seed=3).batch(number)  # as a resumed training asks
+    assert torch.equal(again.tokens, batches.batch(number).tokens)
+    assert epoch_of(Batches.of(halves, recipe, seed=4), 0) != first
+
+
+def test_every_token_comes_once_an_epoch() -> None:
+    """The last of each record too: rows have whole records."""
+    records = lengths([400] * 20 + [112, 60, 512, 40] * 5, 511)
+    batches = Batches(records, 2, 512, seed=1, order="epochs")
+    for epoch in range(2):
+        layout = epoch_of(batches, epoch)
+        places = collate(records, layout, 512, 0.0).places
+        found = places[places >= 0].sort().values
+        assert torch.equal(found, torch.arange(len(records.tokens)))
+
+
+def test_rows_of_an_epoch_are_filled() -> None:
+    """Few places are left empty, also where there are more rows than are open at a time."""
+    sizes = [100 * (1 + i % 10) for i in range(1000)]
+    packed = Batches(lengths(sizes, 1000), 1, 1000, seed=1, order="epochs")._packed
+    assert len(packed) <= 1.05 * sum(sizes) / 1000

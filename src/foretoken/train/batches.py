@@ -1,8 +1,8 @@
 """Packs records into batches, each a function of seed and number alone: resuming needs no state.
 
-A row is filled with records, the last of which is cut at the row's end. They are drawn at random,
-or come in epochs: then every record is in one row, and each epoch has the rows in an order of its
-own.
+Records are drawn at random, and the last of a row is cut at its end. Or they come in epochs: then
+every record is in one row, whole. The rows of each epoch come in an order of its own, and records
+of one length change places, so that a record has other neighbours, and the layout is computed once.
 
 Legend: B rows, T tokens of a row.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from foretoken.train.recipe import EPOCHS, RANDOM, Recipe
-from foretoken.train.records import Records
+from foretoken.train.records import Ids, Records
+
+_OPEN = 64  # rows that a record is tried in, so that packing takes a time linear in the records
 
 
 class Rows(NamedTuple):
@@ -48,6 +50,8 @@ class Batches:
     prompt_weight: float = 0.0
     parts: Seq[int] = ()
     order: str = RANDOM
+    _epochs: dict[int, list[list[int]]] = field(default_factory=dict, init=False, compare=False)
+    """The rows of the last epoch that was asked for."""
 
     @classmethod
     def of(cls, parts: Seq[Records], recipe: Recipe, seed: int) -> Batches:
@@ -65,8 +69,7 @@ class Batches:
         """The numbers of the records in a row."""
         if self.order == EPOCHS:
             epoch, at = divmod(number, len(self._packed))
-            rng = np.random.default_rng((self.seed, epoch))
-            return self._packed[rng.permutation(len(self._packed))[at]]
+            return self._rows_of(epoch)[at]
         rng = np.random.default_rng((self.seed, number))
         row: list[int] = []
         free = self.length
@@ -75,17 +78,43 @@ class Batches:
             free -= int(self.records.starts[row[-1] + 1] - self.records.starts[row[-1]])
         return row
 
+    def _rows_of(self, epoch: int) -> list[list[int]]:
+        """The rows of an epoch, which follow from the seed and its number."""
+        if epoch not in self._epochs:
+            rng = np.random.default_rng((self.seed, epoch))
+            order = rng.permutation(len(self._packed))
+            flat = np.concatenate([np.array(row) for row in self._packed])
+            sizes, exchanged = self._sizes[flat], flat.copy()
+            exchanged[sizes.argsort(kind="stable")] = flat[
+                np.lexsort((rng.random(len(flat)), sizes))
+            ]
+            ends = np.cumsum([len(row) for row in self._packed])[:-1]
+            rows = [row.tolist() for row in np.split(exchanged, ends)]
+            self._epochs.clear()
+            self._epochs[epoch] = [rows[i] for i in order]
+        return self._epochs[epoch]
+
+    @cached_property
+    def _sizes(self) -> Ids:
+        """[N] places that each record takes in a row."""
+        return np.minimum(np.diff(self.records.starts), self.length)
+
     @cached_property
     def _packed(self) -> list[list[int]]:
-        """Every record once, in rows."""
-        sizes, free = np.diff(self.records.starts), 0
+        """Every record once, in the first of the open rows that has room for all of it."""
         packed: list[list[int]] = []
+        room: dict[int, int] = {}  # of the open rows
         for record in np.random.default_rng(self.seed).permutation(len(self.records)).tolist():
-            if free <= 0:
+            size = int(self._sizes[record])
+            row = next((row for row, free in room.items() if free >= size), len(packed))
+            if row == len(packed):
                 packed.append([])
-                free = self.length
-            packed[-1].append(record)
-            free -= int(sizes[record])
+                room[row] = self.length
+                if len(room) > _OPEN:
+                    del room[min(room, key=room.__getitem__)]
+            packed[row].append(record)
+            if row in room:
+                room[row] -= size
         return packed
 
     def _draw_record(self, rng: np.random.Generator) -> int:
