@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.files import write_arrays
 from foretoken.train import answers, processes
 from foretoken.train.answers import write
 from foretoken.train.data import read_conversations
+from foretoken.train.records import Records
 from trainings import PROMPTS, WORDS
 
 
@@ -31,6 +35,25 @@ def test_answers_are_written_once(
     assert (again.tokens == first.tokens).all() and (again.answers == first.answers).all()
     with pytest.raises(ForetokenError, match="made for prompts"):
         write(llm, asked[1:], tmp_path, params, 200, show=False)
+
+
+def test_answers_of_another_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of the same shape: refused where the folder says whose it has, as earlier ones don't."""
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)
+
+    def ask(**weights: str) -> int:
+        return len(write(llm, PROMPTS[:2], tmp_path, params, 64, show=False, **weights))
+
+    ask(weights="one")
+    with pytest.raises(ForetokenError, match="was made for weights one"):
+        ask(weights="two")
+    [block] = tmp_path.iterdir()
+    with np.load(block) as file:
+        arrays = {name: file[name] for name in Records.ARRAYS}
+        made_for = json.loads(bytes(file["header"]))["made_for"]
+    del made_for["weights"]
+    write_arrays(block, answers._KIND, made_for, arrays)
+    assert ask(weights="two") == 2
 
 
 def test_a_process_writes_its_own_share_first(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make, note_run
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
+from train.test_fingerprint import tuned
 from trainings import PROMPTS, SMALL, train_small_lm
 
 pytest.importorskip("accelerate")
@@ -194,6 +196,29 @@ def test_what_a_training_leaves(
         train_heads(checkpoints[0], prompts, tmp_path, steps=11, lr=2e-3)
     with pytest.raises(ForetokenError, match="keep_every is 0"):
         train_heads(checkpoints[0], prompts, tmp_path, keep_every=0)
+
+
+def test_another_target_of_the_same_shape(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """Neither its texts nor its training are gone on with; the same target's in another place are,
+    and a folder of an earlier version, which doesn't say whose it is."""
+    out, other = tmp_path / "out", tuned(checkpoints[0], tmp_path / "other")
+    train_heads(checkpoints[0], prompts, out, steps=1)
+    with pytest.raises(ForetokenError, match="was made for weights"):
+        train_heads(other, prompts, out, steps=2)
+    note, block = out / "training.json", out / "data" / "answers-00000.npz"
+    block.unlink()
+    with pytest.raises(ForetokenError, match="weights was"):
+        train_heads(other, prompts, out, steps=2, length=96)
+    block.unlink(missing_ok=True)
+    moved = shutil.copytree(checkpoints[0], tmp_path / "moved")
+    assert train_heads(moved, prompts, out, steps=2)[1] == [2]
+    settings = json.loads(note.read_text())
+    weights_noted = settings.pop("weights")
+    note.write_text(json.dumps(settings))
+    assert train_heads(moved, prompts, out, steps=3)[1] == [3]
+    assert json.loads(note.read_text())["weights"] == weights_noted
 
 
 def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:

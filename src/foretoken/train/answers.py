@@ -25,6 +25,7 @@ from foretoken.train.turns import prompt_ids
 
 _BLOCK = 256  # conversations in a file, which are answered together
 _KIND = "block of answers"
+_WEIGHTS = "weights"  # what blocks of earlier versions don't say
 
 
 def write(
@@ -34,17 +35,19 @@ def write(
     params: SamplingParams,
     longest: int,
     *,
+    weights: str = "",
     show: bool = True,
 ) -> Records:
     """The model's answers to prompts of at most `longest` tokens, from `folder` if written before.
 
-    params: temperature, max_tokens and a seed, from which each answer's seed is made. show: a
-    progress bar. Raises `ForetokenError` where all prompts are longer.
+    params: temperature, max_tokens and a seed, from which each answer's seed is made. weights: what
+    tells the model from others of its shape. show: a progress bar. Raises `ForetokenError` where
+    all prompts are longer, and where the folder has answers to others or of another model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     prompted = [each for each in conversations if each.messages]
     blocks = [prompted[i : i + _BLOCK] for i in range(0, len(prompted), _BLOCK)]
-    writer = _Writer(llm, params, longest)
+    writer = _Writer(llm, params, longest, weights)
     files = [folder / f"answers-{number:05d}.npz" for number in range(len(blocks))]
     mine = [number for number in range(len(blocks)) if processes.is_mine(number)]
     with track("Writing answers", len(mine), show and processes.is_first()) as advance:
@@ -78,6 +81,7 @@ class _Writer:
     llm: LLM
     params: SamplingParams
     longest: int
+    weights: str = ""
 
     def records(self, block: Seq[Conversation], number: int, path: Path) -> Records:
         """The block's records, from its file if there is one."""
@@ -85,7 +89,8 @@ class _Writer:
         if not processes.is_mine(number):
             processes.wait_for(path)
         if path.exists():
-            return Records(**read_arrays(path, _KIND, made_for, Records.ARRAYS), limit=limit)
+            arrays = read_arrays(path, _KIND, made_for, Records.ARRAYS, later=(_WEIGHTS,))
+            return Records(**arrays, limit=limit)
         records = Records.of(self._answers(block, number), limit, self.llm.model.vocab_size)
         write_arrays(path, _KIND, made_for, records.arrays)
         return records
@@ -96,6 +101,7 @@ class _Writer:
         return {
             "vocab_size": self.llm.model.vocab_size,
             "model parameters": self.llm.model.parameters,
+            _WEIGHTS: self.weights,
             "prompts": hashlib.sha256(prompts.encode()).hexdigest()[:16],
             "longest prompt": self.longest,
             "max_tokens": self.params.max_tokens or 0,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from foretoken.engine.stats import AcceptanceStats
 from foretoken.llm import LLM
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
+from foretoken.train.fingerprint import fingerprint
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
@@ -69,6 +71,11 @@ class Job:
     dtype: str = "auto"
     device: str = "auto"
     precision: str = "auto"
+
+    @cached_property
+    def weights(self) -> str:
+        """What tells the target from others of its shape."""
+        return fingerprint(self.target)
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     first one measures."""
     job = setting.job
     if processes.is_first():
-        note_run(job.out, _identity(setting, subject))
+        note_run(job.out, _identity(setting, subject), {"weights": job.weights})
     nodes = setting.llm.engine.target.nodes
     frozen = FrozenTarget(setting.model, nodes, job.recipe.temperature, subject.weigh)
     module = initial_module(setting, subject, frozen)
@@ -153,7 +153,9 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     stored = None
     if job.states is not None:
         learned = joined(records(0))
-        stored = stored_states(frozen, learned, module.hidden, job.states, show=job.show)
+        stored = stored_states(
+            frozen, learned, module.hidden, job.states, weights=job.weights, show=job.show
+        )
     progress = train(
         module, frozen, records, setting.held_out, acceptance, job, subject.extra, stored
     )
@@ -172,6 +174,7 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
     return {
         "method": job.method,
         "target": asdict(setting.facts),
+        "weights": job.weights,
         "texts": setting.digest,
         **subject.identity,
         "seed": job.seed,
@@ -184,14 +187,16 @@ _GROWING = ("steps", "patience")
 """Settings of a training that a later command may change, so that it goes on or ends earlier."""
 
 
-def note_run(out: Path, about: Mapping[str, Any]) -> None:
-    """Write the training's settings into the folder. Raises `ForetokenError` where it has those of
-    another one."""
+def note_run(out: Path, about: Mapping[str, Any], later: Mapping[str, Any] | None = None) -> None:
+    """Write the training's settings into the folder. later: those that earlier versions didn't
+    note, as a folder without them is taken to have them. Raises `ForetokenError` where it has those
+    of another training."""
     path = out / "training.json"
     if not path.exists():
         write_file(path, json.dumps(about, indent=1) + "\n")
         return
-    stored = read_json(path, "a training's settings")
+    noted = read_json(path, "a training's settings")
+    stored = {**(later or {}), **noted}
     now = json.loads(json.dumps(about))
     different = [key for key in now if key not in _GROWING and stored.get(key) != now[key]]
     if different:
@@ -199,7 +204,7 @@ def note_run(out: Path, about: Mapping[str, Any]) -> None:
             f"Another training was begun in {out}: {different[0]} was {stored.get(different[0])!r} "
             f"and is now {now[different[0]]!r}; give another --out."
         )
-    if now != stored:
+    if now != noted:
         write_file(path, json.dumps(now, indent=1) + "\n")
 
 

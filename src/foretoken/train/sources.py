@@ -76,7 +76,8 @@ def _texts_of(llm: LLM, job: Job, name: str) -> Records:
     params = sampling(job, _temperature(name))
     folder = folder if name == TARGET else folder / name
     longest = recipe.length - recipe.max_tokens
-    written = write(llm, job.conversations, folder, params, longest, show=job.show)
+    asked, own = job.conversations, job.weights
+    written = write(llm, asked, folder, params, longest, weights=own, show=job.show)
     return written.without_loops(recipe.distinct)
 
 

@@ -33,6 +33,7 @@ from foretoken.trainable.lesson import Lesson
 _TOKENS = 8192  # of a file, and what its last record has beyond
 _ROWS = 8  # records read at once
 _ABOUT = "states of"  # the entry of a file's metadata
+_WEIGHTS = "weights"  # of it, what files of earlier versions don't say
 
 
 @dataclass(frozen=True)
@@ -71,23 +72,30 @@ def _not_stored(*given: Any) -> Any:
 
 
 def stored_states(
-    frozen: FrozenTarget, records: Records, layers: Seq[int], folder: Path, *, show: bool = True
+    frozen: FrozenTarget,
+    records: Records,
+    layers: Seq[int],
+    folder: Path,
+    *,
+    weights: str = "",
+    show: bool = True,
 ) -> StoredStates:
-    """The states after these layers, read from `folder` or written there first. show: a progress
-    bar. Raises `ForetokenError` where the folder has those of something else, and where they can't
-    be written."""
+    """The states after these layers, read from `folder` or written there first. weights: what tells
+    the target from others of its shape. show: a progress bar. Raises `ForetokenError` where the
+    folder has those of something else, and where they can't be written."""
     spans = list(_spans(records))
     with track("Writing states", len(spans), show and processes.is_first()) as advance:
         for number, span in enumerate(spans):
             path = _path(folder, number)
             if not path.exists() and processes.is_mine(number):
                 part = records.span(*span)
-                _write(path, _states(frozen, part, layers), _about(frozen, part, layers))
+                about = _about(frozen, part, layers, weights)
+                _write(path, _states(frozen, part, layers), json.dumps(about))
             advance()
     files = []
     for number, span in enumerate(spans):
         processes.wait_for(_path(folder, number))
-        about = _about(frozen, records.span(*span), layers)
+        about = _about(frozen, records.span(*span), layers, weights)
         files.append(_opened(_path(folder, number), layers, about))
     return StoredStates(frozen, [int(records.starts[first]) for first, _ in spans], files)
 
@@ -105,17 +113,18 @@ def _path(folder: Path, number: int) -> Path:
     return folder / f"states-{number:05d}.safetensors"
 
 
-def _about(frozen: FrozenTarget, records: Records, layers: Seq[int]) -> str:
+def _about(
+    frozen: FrozenTarget, records: Records, layers: Seq[int], weights: str
+) -> dict[str, Any]:
     """What a file must have been written for."""
     model = frozen.model
-    return json.dumps(
-        {
-            "texts": digest_of(records),
-            "parameters": model.parameters,
-            "dtype": str(model.dtype),
-            "layers": list(layers),
-        }
-    )
+    return {
+        "texts": digest_of(records),
+        "parameters": model.parameters,
+        _WEIGHTS: weights,
+        "dtype": str(model.dtype),
+        "layers": list(layers),
+    }
 
 
 def _states(frozen: FrozenTarget, records: Records, layers: Seq[int]) -> dict[str, Tensor]:
@@ -139,15 +148,16 @@ def _write(path: Path, states: dict[str, Tensor], about: str) -> None:
         file.write(save(states, {_ABOUT: about}))
 
 
-def _opened(path: Path, layers: Seq[int], about: str) -> dict[int, Tensor]:
+def _opened(path: Path, layers: Seq[int], about: dict[str, Any]) -> dict[int, Tensor]:
     """Tensors whose numbers are read when they are taken."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, "pt") as file:
-            written = (file.metadata() or {}).get(_ABOUT)
-            found = {} if written != about else {n: file.get_tensor(str(n)) for n in layers}
-    except (OSError, SafetensorError) as error:
+            noted = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+            same = {_WEIGHTS: about[_WEIGHTS], **noted} == about
+            found = {n: file.get_tensor(str(n)) for n in layers} if same else {}
+    except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise ForetokenError(
             f"{path} can't be read ({type(error).__name__}); remove it, and it is written again."
         ) from error
