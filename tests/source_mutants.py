@@ -210,16 +210,22 @@ DRAFTING: dict[str, Mutant] = {
         ("trainable/test_eagle.py::test_noise_on_the_states_in_training",),
     ),
     "a step's seed from the clock": Mutant(
-        "foretoken.train.loop:train",
-        "job.seed * 1_000_003 + progress.step",
+        "foretoken.train.loop:_step",
+        "seed * 1_000_003 + number",
         "time.time_ns()",
         ("train/test_loop.py::test_noise_is_found_again",),
     ),
     "a step has no seed": Mutant(
-        "foretoken.train.loop:train",
-        "torch.manual_seed(job.seed * 1_000_003 + progress.step)",
+        "foretoken.train.loop:_step",
+        "torch.manual_seed(seed * 1_000_003 + number)",
         "None",
         ("train/test_loop.py::test_noise_is_found_again",),
+    ),
+    "a step's noise is every batch's": Mutant(
+        "foretoken.train.loop:_step",
+        "seed * 1_000_003 + number",
+        "seed * 1_000_003 + step",
+        ("train/test_loop.py::test_noise_is_the_batchs_own",),
     ),
     "weights swapped in the middle of a draft": Mutant(
         "foretoken.drafters.shared.learner:Learner._step",

@@ -12,6 +12,7 @@ import torch
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.train import loop
+from foretoken.train.batches import Batches, Rows
 from foretoken.train.drafter import trainable
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
@@ -57,13 +58,16 @@ class Killed(Exception):
     """The end of a training that didn't reach its own."""
 
 
-def train_eagle(target: Path, out: Path, killed_at: int = 0) -> dict[str, torch.Tensor]:
+def train_eagle(
+    target: Path, out: Path, killed_at: int = 0, accumulation: int = 1
+) -> dict[str, torch.Tensor]:
     """Four steps of EAGLE's layer, whose training draws noise; or an end after `killed_at`."""
     model = load_model(target, backend="plain")
     torch.manual_seed(1)
     module = EagleModule(Facts.of(model))
     records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
-    recipe = Recipe(length=16, max_tokens=8, steps=4, evaluate_every=9)
+    numbers = {"length": 16, "max_tokens": 8, "steps": 4, "evaluate_every": 9}
+    recipe = Recipe(**numbers, accumulation=accumulation)
 
     def report(progress: Progress) -> None:
         torch.manual_seed(next(OTHERS))
@@ -91,6 +95,26 @@ def test_noise_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) ->
     resumed = train_eagle(checkpoints[0], tmp_path / "killed")
     assert any(not torch.equal(straight[name], killed[name]) for name in straight)
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def test_noise_is_the_batchs_own(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a step has several batches, of which other processes might have some."""
+    drawn: list[list[float]] = []
+    read = Batches.batch
+
+    def batch(batches: Batches, number: int) -> Rows:
+        drawn.append(torch.rand(4).tolist())
+        return read(batches, number)
+
+    monkeypatch.setattr(Batches, "batch", batch)
+    train_eagle(checkpoints[0], tmp_path / "two", accumulation=2)
+    two = drawn.copy()
+    drawn.clear()
+    assert len(two) == 8 and len({tuple(each) for each in two}) == 8
+    train_eagle(checkpoints[0], tmp_path / "one")
+    assert two[:4] == drawn
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,14 @@ def train_on_two(
     assert code == 0, said.read_text()[-4000:]
 
 
+@pytest.mark.parametrize("method", ["medusa", "eagle", "dflash"])
 def test_two_processes_learn_what_one_does(
-    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, method: str
 ) -> None:
-    """With twice its accumulation: the same weights, from texts that each wrote half of. Their
-    clocks differ, and both save when the first one says."""
-    changes: dict[str, Any] = {"steps": 6, "evaluate_every": 4}
+    """With twice its accumulation: the same weights, from texts that each wrote half of, by the
+    same noise (EAGLE's) and places (DFlash's). Their clocks differ, and both save when the first
+    one says."""
+    changes: dict[str, Any] = {"method": method, "steps": 6, "evaluate_every": 4}
     train(checkpoints[0], prompts, tmp_path / "one", accumulation=2, **changes)
     changes |= {"every": 0.05, "skewed": True}
     train_on_two(checkpoints[0], prompts, tmp_path / "two", **changes)

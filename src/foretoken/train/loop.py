@@ -67,14 +67,19 @@ def train(
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
     saved, parts, batches = time.monotonic(), None, None
     while progress.step < recipe.steps and progress.stale < recipe.patience:
-        # Dropout and noise depend on the step alone.
-        torch.manual_seed(job.seed * 1_000_003 + progress.step)
         _set_rate(optimizers, recipe, progress.step)
         now = records(progress.step)
         if batches is None or now is not parts:
             parts, batches = now, Batches.of(now, recipe, job.seed)
         progress.loss = _step(
-            accelerator, wrapped, optimizers, stored or frozen, batches, recipe, progress.step
+            accelerator,
+            wrapped,
+            optimizers,
+            stored or frozen,
+            batches,
+            recipe,
+            progress.step,
+            job.seed,
         )
         progress.step += 1
         measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
@@ -147,13 +152,17 @@ def _step(
     batches: Batches,
     recipe: Recipe,
     step: int,
+    seed: int,
 ) -> float:
-    """One step of the optimisers; the mean loss of its batches."""
+    """One step of the optimisers; the mean loss of its batches. Dropout and noise depend on the
+    seed and on a batch's number alone, so that they are the same whichever process has it."""
     total = 0.0
     goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
     for part in range(recipe.accumulation):
-        number = (step * recipe.accumulation + part) * accelerator.num_processes
-        rows = batches.batch(number + accelerator.process_index)
+        first = (step * recipe.accumulation + part) * accelerator.num_processes
+        number = first + accelerator.process_index
+        torch.manual_seed(seed * 1_000_003 + number)
+        rows = batches.batch(number)
         last = part == recipe.accumulation - 1
         with shards.gradients(accelerator, module, last):
             with accelerator.autocast():
