@@ -12,7 +12,11 @@ from foretoken.spellings import Conversation, conversation
 ASKED = {"role": "user", "content": "a"}
 SAID = {"role": "assistant", "content": "b"}
 RULES = {"role": "system", "content": "s"}
-CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"function": {"name": "f", "arguments": {}}}],
+}
 RESULT = {"role": "tool", "content": "9"}
 
 
@@ -53,9 +57,32 @@ def test_tools_turns() -> None:
     named = {**RESULT, "name": "f"}
     found = conversation({"messages": [ASKED, CALL, named, SAID]})
     assert found == Conversation((ASKED, CALL, named), whole=(ASKED, CALL, named, SAID))
-    with pytest.raises(ForetokenError, match="it declares tools"):
-        conversation({"messages": [ASKED, SAID], "tools": [{"type": "function"}]})
-    assert conversation({"messages": [ASKED, SAID], "tools": []}).whole
+    assert conversation({"messages": [ASKED, SAID], "tools": []}).tools == ()
+
+
+@pytest.mark.parametrize("tools", [[{"type": "function"}], '[{"type": "function"}]'])
+def test_declared_tools(tools: Any) -> None:
+    """A list, or one as JSON text; beside raw texts there is nothing that reads them."""
+    found = conversation({"messages": [ASKED, SAID], "tools": tools})
+    assert found.tools == ({"type": "function"},) and found.whole == (ASKED, SAID)
+    with pytest.raises(ForetokenError, match="no chat template reads it"):
+        conversation({"prompt": "a", "tools": tools})
+    for wrong in ({"f": 1}, [1], '{"f": 1}'):
+        with pytest.raises(ForetokenError, match=r'"tools" is .*; it must be a list'):
+            conversation({"messages": [ASKED, SAID], "tools": wrong})
+
+
+@pytest.mark.parametrize("given", [{"n": [1]}, '{"n": [1]}'])
+def test_arguments_of_calls(given: Any) -> None:
+    """Are values, also where a file has them as JSON, with or without "function" around them."""
+    call = {"name": "f", "arguments": given}
+    for calls in ([{"function": call}], [call]):
+        turn = {"role": "assistant", "content": None, "tool_calls": calls}
+        [read] = conversation({"messages": [ASKED, turn]}).whole[1]["tool_calls"]
+        assert read.get("function", read) == {"name": "f", "arguments": {"n": [1]}}
+    wrong = {**turn, "tool_calls": [{"name": "f", "arguments": "{"}]}
+    with pytest.raises(ForetokenError, match="tool_calls of message 1 must be a list"):
+        conversation({"messages": [ASKED, wrong]})
 
 
 def test_prompts_and_texts() -> None:

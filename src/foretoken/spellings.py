@@ -7,13 +7,16 @@
 {"instruction", "input", "output"}         Alpaca's
 {"prompt", "completion"}                   texts without a chat template; or messages
 {"text"}                                   a text to learn as it is
+
+Beside messages of any spelling "tools" are the functions that may be called.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foretoken.engine.conversations import texts
@@ -39,13 +42,14 @@ class Conversation:
     """A prompt: messages up to a user's or a tool's turn, and the user's later turns.
 
     whole: all turns that the file has, with the assistant's, which `turns.fixed` learns from. raw:
-    texts without a chat template.
+    texts without a chat template. tools: the functions that may be called, for the template.
     """
 
     messages: tuple[Message, ...]
     later: tuple[str, ...] = ()
     whole: tuple[Message, ...] = ()
     raw: bool = False
+    tools: tuple[dict[str, Any], ...] = ()
 
 
 def is_spelled(row: Any) -> bool:
@@ -60,18 +64,27 @@ def conversation(row: Any) -> Conversation:
     if read is None:
         forms = ", ".join(" and ".join(f'"{key}"' for key in sorted(form)) for form, _ in _FORMS)
         raise ForetokenError(f"it has none of {forms}.")
-    if row.get("tools"):
-        raise ForetokenError(
-            "it declares tools, which are not given to chat templates here; write them into "
-            'a system message, as the template would, and leave "tools" out.'
-        )
     try:
-        return read(row)
+        found = read(row)
+        return _with_tools(found, row["tools"]) if row.get("tools") else found
     except ForetokenError:
         raise
     except (KeyError, TypeError, ValueError) as error:
         named = " and ".join(f'"{key}"' for key in sorted(needed))
         raise ForetokenError(f"it doesn't have {named} as they must be.") from error
+
+
+def _with_tools(found: Conversation, given: Any) -> Conversation:
+    """With the functions that may be called, a list or one as JSON text."""
+    tools = json.loads(given) if isinstance(given, str) else given
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise ForetokenError(
+            f'"tools" is {shown(given)}; it must be a list of '
+            '{"type": "function", "function": …}.'
+        )
+    if found.raw:
+        raise ForetokenError('it has "tools" and no chat template reads it; leave "tools" out.')
+    return replace(found, tools=tuple(tools))
 
 
 def _of_messages(turns: Seq[Any]) -> Conversation:

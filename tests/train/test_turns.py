@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from foretoken import LLM
+from foretoken import LLM, ForetokenError
+from foretoken.serve.conversation import conversation_ids
+from foretoken.serve.schema import Templated
 from foretoken.spellings import Conversation
+from foretoken.spellings import conversation as spelled
 from foretoken.train.turns import end_of_turn, fixed, prompt_ids
 
 TEMPLATE = (
@@ -87,6 +90,32 @@ def test_calls_of_tools(two_ends: LLM) -> None:
     records = fixed(two_ends, [conversation(*turns)], 512)
     assert records.answer(0) == ids(two_ends, "<call>look</call><|im_end|>")
     assert "tool" in two_ends.tokenizer.decode(records.prompt(1))  # type: ignore[union-attr]
+
+
+ARGUMENTS = TEMPLATE.replace(
+    "{{ m.tool_calls[0].function.name }}", "{{ m.tool_calls[0].function.arguments | tojson }}"
+)
+
+
+def test_arguments_and_tools_as_the_server_gives_them(two_ends: LLM) -> None:
+    """Arguments as values, which a file has as JSON, and the declared tools, which the template
+    writes before every turn."""
+    tokenizer: Any = two_ends.tokenizer
+    tokenizer.chat_template = "{% if tools %}<{{ tools[0].function.name }}>{% endif %}" + ARGUMENTS
+    call = {"function": {"name": "look", "arguments": '{"place": "sea"}'}}
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    turns = [said("user", "One"), said("assistant", None, tool_calls=[call])]
+    row = {"messages": [*turns, said("tool", "9"), said("assistant", "two")], "tools": tools}
+    records = fixed(two_ends, [spelled(row)], 512)
+    assert records.answer(0) == ids(two_ends, '<call>{"place": "sea"}</call><|im_end|>')
+    asked: Any = {"tools": tools, "chat_template_kwargs": {}}
+    for i, end in enumerate((1, 3)):
+        served = conversation_ids(Templated(**asked), row["messages"][:end], tokenizer)
+        assert records.prompt(i) == served
+    assert tokenizer.decode(records.prompt(1)).startswith("<look>")
+    tokenizer.chat_template = ARGUMENTS
+    with pytest.raises(ForetokenError, match="doesn't read tools; describe them in a system"):
+        fixed(two_ends, [spelled(row)], 512)
 
 
 def test_what_is_left_out(two_ends: LLM, caplog: pytest.LogCaptureFixture) -> None:

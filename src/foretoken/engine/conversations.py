@@ -5,6 +5,7 @@ A template is a program that comes with a model: it may fail, loop, or write wit
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -74,6 +75,18 @@ def reads(tokenizer: Any, variable: str) -> bool:
     return any(isinstance(text, str) and re.search(rf"\b{variable}\b", text) for text in named)
 
 
+def tool_options(tokenizer: Any, tools: Seq[Mapping[str, Any]]) -> dict[str, Any]:
+    """The option of `written` by which a template reads the functions that may be called; none
+    where there are no tools. Raises `ForetokenError` for a template that doesn't read them."""
+    if not tools:
+        return {}
+    if not reads(tokenizer, "tools"):
+        raise ForetokenError(
+            "This model's chat template doesn't read tools; describe them in a system message."
+        )
+    return {"tools": list(tools)}
+
+
 def _checked(tokenizer: Any) -> str:
     """The template's name for sentences. Raises `ForetokenError` where it is none."""
     template = getattr(tokenizer, "chat_template", None)
@@ -117,7 +130,42 @@ def _turn(place: int, message: Any) -> dict[str, Any]:
             f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
             'such as {"type": "text", "text": …}.'
         )
-    return {**{k: v for k, v in message.items() if v is not None}, "content": content}
+    turn = {**{k: v for k, v in message.items() if v is not None}, "content": content}
+    if "tool_calls" in turn:
+        turn["tool_calls"] = _calls(place, turn["tool_calls"])
+    return turn
+
+
+def _calls(place: int, calls: Any) -> list[dict[str, Any]]:
+    """A turn's calls with the arguments as values, which templates expect; in requests, and in most
+    files, they are JSON as text."""
+    if not isinstance(calls, Seq) or isinstance(calls, _BYTES):
+        raise _wrong_calls(place)
+    return [_call(place, call) for call in calls]
+
+
+def _call(place: int, call: Any) -> dict[str, Any]:
+    """A call, which some files have without "function" around it."""
+    if not isinstance(call, Mapping):
+        raise _wrong_calls(place)
+    if "function" in call:
+        return {**call, "function": _call(place, call["function"])}
+    arguments = call.get("arguments") or {}
+    try:
+        read = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError) as error:
+        raise _wrong_calls(place) from error
+    if not isinstance(call.get("name"), str) or not isinstance(read, Mapping):
+        raise _wrong_calls(place)
+    return {**call, "arguments": dict(read)}
+
+
+def _wrong_calls(place: int) -> ForetokenError:
+    return ForetokenError(
+        f"The tool_calls of message {place} must be a list of "
+        '{"type": "function", "function": {"name": …, "arguments": …}}, the arguments an '
+        "object, or one as JSON text."
+    )
 
 
 def _part(place: int, part: Any) -> str:

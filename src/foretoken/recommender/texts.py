@@ -97,6 +97,8 @@ def _prompt(row: Any, name: str, where: str) -> Prompt:
         found = conversation(row)
     except ForetokenError as error:
         raise ForetokenError(f"{where}: {error}") from error
+    if found.tools:
+        raise ForetokenError(f"{where} declares tools, which are not offered here; leave it out.")
     turns = found.messages or found.whole
     asked = next((t["content"] for t in turns if t["role"] == USER), None)
     if asked is None and found.raw and turns:

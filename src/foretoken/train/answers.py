@@ -12,6 +12,7 @@ import json
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from foretoken.errors import ForetokenError
 from foretoken.files import read_arrays, write_arrays
@@ -62,6 +63,12 @@ def write(
     return Records.joined(parts)
 
 
+def _said(conversation: Conversation) -> list[Any]:
+    """What a conversation's prompts follow from."""
+    said = [conversation.messages, conversation.later, conversation.raw]
+    return [*said, conversation.tools] if conversation.tools else said
+
+
 @dataclass
 class _Dialogue:
     """A conversation that is being written. number: within its block; messages: so far; later: the
@@ -97,7 +104,7 @@ class _Writer:
 
     def _made_for(self, block: Seq[Conversation]) -> dict[str, int | str]:
         """The settings that a block's file must have been written with."""
-        prompts = json.dumps([[each.messages, each.later, each.raw] for each in block])
+        prompts = json.dumps([_said(each) for each in block])
         return {
             "vocab_size": self.llm.model.vocab_size,
             "model parameters": self.llm.model.parameters,

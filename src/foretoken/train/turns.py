@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence as Seq
 
-from foretoken.engine.conversations import written
-from foretoken.engine.prompts import text_ids
+from foretoken.engine.conversations import tool_options, written
+from foretoken.engine.prompts import chat_ids, text_ids
 from foretoken.llm import LLM
 from foretoken.spellings import ASSISTANT, Conversation, Message
 from foretoken.train.records import Records
@@ -53,7 +53,8 @@ def _answers(
     for i, turn in enumerate(turns):
         if turn["role"] == ASSISTANT and (conversation.raw or _asked(turns[:i])):
             prompt = prompt_ids(llm, conversation, turns[:i])
-            found.append((prompt, _answer(llm, turns[: i + 1], end, not prompt)))
+            answer = _answer(llm, conversation, turns[: i + 1], end, not prompt)
+            found.append((prompt, answer))
     return found
 
 
@@ -61,7 +62,9 @@ def _asked(turns: Seq[Message]) -> bool:
     return any(turn["role"] not in (ASSISTANT, "system", "developer") for turn in turns)
 
 
-def _answer(llm: LLM, turns: Seq[Message], end: Seq[int], opens: bool) -> list[int] | None:
+def _answer(
+    llm: LLM, conversation: Conversation, turns: Seq[Message], end: Seq[int], opens: bool
+) -> list[int] | None:
     """The last of the turns, as its model would write it. opens: whether nothing is read before it,
     so that it begins as a prompt does. What is more than a text (calls of tools, reasoning) is what
     the template writes after the beginning of an answer."""
@@ -69,8 +72,9 @@ def _answer(llm: LLM, turns: Seq[Message], end: Seq[int], opens: bool) -> list[i
     if last.keys() <= {"role", "content"}:
         ids = text_ids(last["content"], llm.tokenizer, special=opens)
         return ids if end and ids[-1:] == [*end] else [*ids, *end]
-    before = written(turns[:-1], llm.tokenizer)
-    whole = written(turns, llm.tokenizer, reply=False)
+    options = tool_options(llm.tokenizer, conversation.tools)
+    before = written(turns[:-1], llm.tokenizer, options=options)
+    whole = written(turns, llm.tokenizer, reply=False, options=options)
     if not whole.startswith(before):
         return None
     ids = text_ids(whole[len(before) :], llm.tokenizer, special=False)
@@ -97,5 +101,6 @@ def prompt_ids(llm: LLM, conversation: Conversation, messages: Seq[Message]) -> 
     if not messages:
         return []
     if not conversation.raw:
-        return llm.chat_prompt(list(messages))
+        options = tool_options(llm.tokenizer, conversation.tools)
+        return chat_ids(list(messages), llm.tokenizer, options=options)
     return text_ids(messages[0]["content"], llm.tokenizer)

@@ -206,6 +206,8 @@ def _asked(row: Mapping[str, Any]) -> tuple[tuple[str, ...], str | None]:
     """The user's turns of a conversation, and what stands before them as a system message; the
     assistant's are left to the target."""
     found = conversation(row)
+    if found.tools:
+        raise ForetokenError("it declares tools, which are not offered here; leave it out.")
     rules = list(takewhile(lambda turn: turn["role"] in _RULES, found.messages))
     turns = found.messages[len(rules) :]
     for turn in turns:
