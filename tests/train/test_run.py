@@ -221,6 +221,38 @@ def test_another_target_of_the_same_shape(
     assert json.loads(note.read_text())["weights"] == weights_noted
 
 
+def test_a_training_keeps_its_precision(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """The one that `auto` means is noted; a folder of an earlier version says it only where another
+    one was asked for."""
+    asked, note = read_conversations(prompts), tmp_path / "training.json"
+
+    def train(steps: int, precision: str = "auto") -> int:
+        recipe = read_recipe("medusa", {**HEADS, "steps": steps})
+        given: dict[str, Any] = {"show": False, "device": "cpu", "precision": precision}
+        return make("medusa", str(checkpoints[0]), asked, recipe, tmp_path, **given).progress.step
+
+    train(1)
+    settings = json.loads(note.read_text())
+    assert settings["precision"] == "float32"
+    note.write_text(json.dumps({**settings, "precision": "bfloat16"}))
+    with pytest.raises(ForetokenError, match="precision was 'bfloat16' and is now 'float32'"):
+        train(2)
+    del settings["precision"]  # auto's, on this CPU
+    note.write_text(json.dumps(settings))
+    with pytest.raises(ForetokenError, match="precision was 'float32' and is now 'bfloat16'"):
+        train(2, "bfloat16")
+    assert train(2, "float32") == 2
+
+
+def test_a_setting_that_is_gone(tmp_path: Path) -> None:
+    """Is one that differs."""
+    note_run(tmp_path, {"method": "sps", "after": ["a"]})
+    with pytest.raises(ForetokenError, match=r"after was \['a'\] and is now None"):
+        note_run(tmp_path, {"method": "sps"})
+
+
 def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:
     """Also where no texts were written there before, as with the file's own."""
     note_run(tmp_path / "new" / "out", {"method": "sps"})

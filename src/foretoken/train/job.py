@@ -45,7 +45,7 @@ class Progress:
 
 Report = Callable[[Progress], None]
 """Called after every step."""
-PRECISIONS = ("auto", "bfloat16", "float32")
+PRECISIONS = AUTO, BFLOAT16, FLOAT32 = "auto", "bfloat16", "float32"
 """Of the products of a training; auto: bfloat16 on GPUs that have it, else float32."""
 
 

@@ -22,7 +22,7 @@ from foretoken.errors import ForetokenError
 from foretoken.train import processes, shards
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import FrozenTarget
-from foretoken.train.job import Job, Progress
+from foretoken.train.job import AUTO, BFLOAT16, FLOAT32, Job, Progress
 from foretoken.train.metrics import Metrics
 from foretoken.train.muon import optimizers_for
 from foretoken.train.recipe import Recipe
@@ -132,16 +132,16 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
     device = frozen.model.device
     return Accelerator(
         cpu=device.type == "cpu",
-        mixed_precision="bf16" if in_bfloat16(job.precision, device) else "no",
+        mixed_precision="bf16" if precision_of(job.precision, device) == BFLOAT16 else "no",
         log_with=list(job.log_with) or None,
         project_dir=str(job.out / "logs"),
     )
 
 
-def in_bfloat16(precision: str, device: torch.device) -> bool:
-    """Whether products run in bfloat16, for one of `PRECISIONS`; weights stay as they are."""
+def precision_of(precision: str, device: torch.device) -> str:
+    """What products run in, for one of `PRECISIONS`; weights stay as they are."""
     able = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return able if precision == "auto" else precision == "bfloat16"
+    return {AUTO: BFLOAT16 if able else FLOAT32}.get(precision, precision)
 
 
 def _step(

@@ -24,8 +24,8 @@ from foretoken.train.batches import joined
 from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining, config_of
 from foretoken.train.frozen import FrozenTarget
-from foretoken.train.job import PRECISIONS, Job, Outcome, Report, Setting
-from foretoken.train.loop import evaluate, kept, note_held_out_counts, train
+from foretoken.train.job import AUTO, PRECISIONS, Job, Outcome, Report, Setting
+from foretoken.train.loop import evaluate, kept, note_held_out_counts, precision_of, train
 from foretoken.train.metrics import check_trackers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
@@ -144,7 +144,8 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     first one measures."""
     job = setting.job
     if processes.is_first():
-        note_run(job.out, _identity(setting, subject), {"weights": job.weights})
+        later = {"weights": job.weights, "precision": precision_of(AUTO, setting.model.device)}
+        note_run(job.out, _identity(setting, subject), later)
     nodes = setting.llm.engine.target.nodes
     frozen = FrozenTarget(setting.model, nodes, job.recipe.temperature, subject.weigh)
     module = initial_module(setting, subject, frozen)
@@ -178,7 +179,7 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
         "texts": setting.digest,
         **subject.identity,
         "seed": job.seed,
-        **({} if job.precision == "auto" else {"precision": job.precision}),
+        "precision": precision_of(job.precision, setting.model.device),
         **asdict(job.recipe),
     }
 
@@ -198,11 +199,12 @@ def note_run(out: Path, about: Mapping[str, Any], later: Mapping[str, Any] | Non
     noted = read_json(path, "a training's settings")
     stored = {**(later or {}), **noted}
     now = json.loads(json.dumps(about))
-    different = [key for key in now if key not in _GROWING and stored.get(key) != now[key]]
-    if different:
+    keys = [key for key in {**now, **stored} if key not in _GROWING]
+    different = next((key for key in keys if stored.get(key) != now.get(key)), None)
+    if different is not None:
         raise ForetokenError(
-            f"Another training was begun in {out}: {different[0]} was {stored.get(different[0])!r} "
-            f"and is now {now[different[0]]!r}; give another --out."
+            f"Another training was begun in {out}: {different} was {stored.get(different)!r} "
+            f"and is now {now.get(different)!r}; give another --out."
         )
     if now != noted:
         write_file(path, json.dumps(now, indent=1) + "\n")
