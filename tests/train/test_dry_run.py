@@ -44,6 +44,8 @@ def test_eagle3_of_an_eight_billion_target(large: str) -> None:
     assert found.tensors["lm_head.weight"] == (32_000, 4096)
     assert found.bytes == sum(found.parts.values())
     assert 2 * found.target + 16 * found.drafter < found.bytes < 80e9
+    caches = found.parts["keys and values of a batch, and of a text"]
+    assert caches == (recipe.rows + 1) * 2048 * 36 * 2 * 8 * 128 * 2
     longer = dry_run("eagle3", large, read_recipe("eagle3", {"length": 8192}))
     assert longer.parts["a batch"] > 2 * found.parts["a batch"]
 

@@ -22,11 +22,11 @@ from foretoken.files import held
 from foretoken.train.data import read_conversations
 from foretoken.train.job import Outcome
 from foretoken.train.recipe import read_recipe
-from foretoken.train.run import make, note_run
+from foretoken.train.run import make, note_run, prepare
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
 from train.test_fingerprint import tuned
-from trainings import PROMPTS, SMALL, train_small_lm
+from trainings import PROMPTS, SMALL, small_lm_job, train_small_lm
 
 pytest.importorskip("accelerate")
 
@@ -244,6 +244,12 @@ def test_a_training_keeps_its_precision(
     with pytest.raises(ForetokenError, match="precision was 'float32' and is now 'bfloat16'"):
         train(2, "bfloat16")
     assert train(2, "float32") == 2
+
+
+def test_what_wrote_is_let_go(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Before the drafter is trained: the engine that stays has the cache of one text."""
+    setting = prepare(small_lm_job(checkpoints[0], tmp_path))
+    assert len(setting.llm.engine.target.cache.lengths) == 1
 
 
 def test_a_setting_that_is_gone(tmp_path: Path) -> None:

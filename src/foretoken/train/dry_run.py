@@ -63,6 +63,7 @@ def dry_run(method: str, target: str, recipe: Recipe) -> DryRun:
             "the drafter's weights": own,
             "their gradients": own,
             "the optimiser": _ADAM * own,
+            "keys and values of a batch, and of a text": _caches(recipe, text),
             "a batch": _batch(recipe, text, module),
         },
     )
@@ -93,6 +94,16 @@ def _parameters(config: Any) -> int:
         ) from error
     model.tie_weights()
     return sum(weight.numel() for weight in {id(p): p for p in model.parameters()}.values())
+
+
+def _caches(recipe: Recipe, config: Any) -> int:
+    """In 16 bits; what writes and measures takes as much as is free beside, and comes and goes."""
+    heads: int = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    of_token = 2 * config.num_hidden_layers * width * _HALF
+    of_token *= getattr(config, "num_key_value_heads", None) or heads
+    places: int = (recipe.rows + 1) * recipe.length
+    return places * of_token
 
 
 def _batch(recipe: Recipe, config: Any, module: Trained) -> int:

@@ -7,10 +7,13 @@ from typing import Any
 
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
-from foretoken.llm import LLM
 from foretoken.models.model import CausalLM
+from foretoken.train.engines import beside
 from foretoken.train.job import Setting
 from foretoken.train.sources import sampling
+
+_SERVED = 8
+"""Prompts that are served side by side, where there is memory for them."""
 
 
 def measure(setting: Setting, model: CausalLM, config: Mapping[str, Any]) -> AcceptanceStats:
@@ -19,13 +22,10 @@ def measure(setting: Setting, model: CausalLM, config: Mapping[str, Any]) -> Acc
     config: as `speculative_config`. Raises `ForetokenError` where a prompt can't be served.
     """
     llm, held_out = setting.llm, setting.held_out
-    server = LLM(
-        model,
-        tokenizer=llm.tokenizer,
-        speculative_config=config,
-        eos_ids=llm.engine.eos_ids,
-    )
     prompts = [held_out.prompt(i) for i in range(len(held_out)) if len(held_out.prompt(i))]
+    recipe = setting.job.recipe
+    longest = max(map(len, prompts), default=0) + recipe.max_tokens
+    server = beside(llm, model, max(longest, recipe.length), _SERVED, config)
     for output in server.generate(prompts, sampling(setting.job)):
         if output.error:
             raise ForetokenError(output.error)

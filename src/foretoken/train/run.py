@@ -23,6 +23,7 @@ from foretoken.train import joint, processes, shards
 from foretoken.train.batches import joined
 from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining, config_of
+from foretoken.train.engines import beside
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import AUTO, PRECISIONS, Job, Outcome, Report, Setting
 from foretoken.train.loop import evaluate, kept, note_held_out_counts, precision_of, train
@@ -36,7 +37,7 @@ from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
 
 _WRITTEN = 64
-"""Texts that the target writes side by side."""
+"""Texts that the target writes side by side, where there is memory for them."""
 
 
 def make(
@@ -122,12 +123,13 @@ def prepare(job: Job) -> Setting:
         job.target,
         dtype=job.dtype,
         device=job.device,
-        max_num_seqs=_WRITTEN,
+        max_num_seqs=1,
         max_model_len=min(job.recipe.length, config.max_position_embeddings),
     )
-    written = texts(llm, job)
+    with beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
+        written = texts(writer, job)
+        records, held_out = hold_out(writer, job, written)
     digest = digest_of(Records.joined(list(written.values())))
-    records, held_out = hold_out(llm, job, written)
     model = differentiable(llm, job.target)
     return Setting(job, llm, model, Facts.of(model), records, held_out, digest)
 
