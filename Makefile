@@ -6,14 +6,17 @@ RUN    := $(VENV)/.run
 DEV    := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
 DOCS   := $(VENV)/.docs
+OTHER  := $(VENV)/speculators
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 # Two test processes, one thread each: more only fight over the same two cores.
 JOBS   ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(JOBS)
+# With the variable set the test that needs the package runs, and fails where there is none.
+WITH_SPECULATORS := FORETOKEN_SPECULATORS_PYTHON=$(CURDIR)/$(OTHER)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-all asan hostile soak lint format clean
+.PHONY: help demo docs test test-all speculators asan hostile soak lint format clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,8 +30,11 @@ docs: $(DOCS)  ## the documentation as a site in build/site; a link that leads n
 test: lint $(BROWSER) $(DOCS)  ## lint, types, import rules and tests but slow ones; installs a browser
 	$(PYTEST) -m "not slow"
 
-test-all: lint $(BROWSER) $(DOCS) asan hostile soak  ## with slow tests, hostile inputs and a soak; records its result
-	$(PYTEST) --record-run tests/last-full-run.json
+test-all: lint $(BROWSER) $(DOCS) $(OTHER)/.installed asan hostile soak  ## with slow tests, hostile inputs and a soak; records its result
+	$(WITH_SPECULATORS) $(PYTEST) --record-run tests/last-full-run.json
+
+speculators: $(DEV) $(OTHER)/.installed  ## what we write for speculators, read by that package
+	$(WITH_SPECULATORS) $(PYTEST) tests/trainable/formats/test_write.py -k speculators_says
 
 # 200 checkpoints, each damaged in one way, and 400 matrices; needs gcc's libasan.
 asan: $(DEV)  ## damaged checkpoints and odd matrices through loops built under AddressSanitizer
@@ -73,6 +79,12 @@ $(DEV): $(RUN)
 # What makes the site, which the tests build too.
 $(DOCS): $(RUN)
 	$(PIP) install -c constraints.txt --no-build-isolation -e '.[docs]'
+	@touch $@
+
+# The package in an environment of its own: it has other versions of what we use.
+$(OTHER)/.installed: $(DEV)
+	test -x $(OTHER)/bin/python || $(BIN)/python -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip --disable-pip-version-check --quiet install speculators==0.9.0
 	@touch $@
 
 # The report is looked at in a real browser. Where none can be installed, that test fails and says so.
