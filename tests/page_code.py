@@ -7,6 +7,7 @@ A block under the line `<!-- not run: needs a GPU -->`, or another reason, is le
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -33,6 +34,14 @@ def python_blocks(page: Path) -> str:
 def compiled(page: Path) -> CodeType:
     """All blocks as one script, which need not run. Raises SyntaxError where that is none."""
     return compile("\n".join(line for line, _ in _lines(page)), str(page), "exec")
+
+
+def commands(page: Path, heading: str) -> list[list[str]]:
+    """The words of each `foretoken` command of a section, without the program's name."""
+    section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
+    start = "    foretoken "
+    lines = (line for line in section.splitlines() if line.startswith(start))
+    return [shlex.split(line.removeprefix(start)) for line in lines]
 
 
 def run(page: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import json
 import re
 import shutil
 import socket
@@ -20,6 +21,7 @@ import pytest
 import foretoken
 import page_code
 import structure
+from foretoken.bench.suites.suite import find_suite
 from foretoken.protocols import Drafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import check_drafter
@@ -239,6 +241,23 @@ def test_pages_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     page_code.compiled(page)
     page_code.run(page)
+
+
+def test_the_way_to_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of docs/training.md, as written, end with the line that starts vLLM."""
+    pytest.importorskip("accelerate")
+    monkeypatch.chdir(tmp_path)
+    texts = [prompt.turns[0] for prompt in find_suite("bundled").round_robin()[:32]]
+    lines = [json.dumps({"prompt": text}) + "\n" for text in texts]
+    (tmp_path / "prompts.jsonl").write_text("".join(lines))
+    for words in page_code.commands(ROOT / "docs" / "training.md", "## From your prompts to vLLM"):
+        subprocess.run([sys.executable, "-m", "foretoken", *words], check=True)
+    said = capfd.readouterr()
+    assert "mean acceptance length" in said.err and "\nvllm serve " in said.out
+    assert '"model": "my-eagle3-vllm"' in said.out
+    assert (tmp_path / "my-eagle3-vllm" / "config.json").is_file()
 
 
 def test_a_block_that_fails_is_found(tmp_path: Path) -> None:
