@@ -68,9 +68,9 @@ def test_distribution(method: str, params: str) -> None:
     models = table_pair(4, seed=3)
     both, prompt = contrastive(models), [0, 1, 0]
     make, rule, options = {
-        "plain": (lambda: Nothing(), TargetOnly(), {}),
+        "plain": (lambda: Nothing(), TargetOnly(), {"rows": 256}),
         "amateur drafts": (lambda: SmallLM(both.draft, 2), Speculative(), {"rows": 256}),
-        "drawn chain": (lambda: Drawn(both.draft, (1, 1)), Speculative(), {}),
+        "drawn chain": (lambda: Drawn(both.draft, (1, 1)), Speculative(), {"rows": 256}),
         "chosen tree": (lambda: chosen_tree(both), TargetOnly(), {"budget": 3, "steps": 1}),
     }[method]
     distribution = joint_distribution(both.target, make, rule, prompt, PARAMS[params], 3, **options)
