@@ -14,6 +14,7 @@ from torch import Tensor
 from foretoken.models.native import backends
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.layer import Linear
+from shared_folder import shared_folder
 
 CPU = torch.device("cpu")
 
@@ -50,15 +51,18 @@ PATHS = [
 
 @contextmanager
 def loops_for(flags: tuple[str, ...], folder: pytest.TempPathFactory) -> Iterator[None]:
-    """The loops built with these flags too, once a session; skips where this CPU can't run them."""
+    """The loops built with these flags too, once for all processes of a session; skips where this
+    CPU can't run them."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     if not _needed(flags) <= _present():
         pytest.skip(f"this CPU doesn't have {' '.join(flags)}")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FORETOKEN_CACHE", str(folder.getbasetemp() / "loops"))
         patch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, *flags))
         kernels.library.cache_clear()
+        with shared_folder(folder, "loops") as loops:
+            patch.setenv("FORETOKEN_CACHE", str(loops))
+            kernels.library()
         try:
             yield
         finally:

@@ -18,6 +18,7 @@ import yaml
 import foretoken
 from foretoken.errors.vllm_names import CONFIG_NAMES, LLM_NAMES
 from foretoken.registry import ALIASES, OPTION_ALIASES
+from shared_folder import shared_folder
 
 ROOT = Path(__file__).parents[1]
 DOCS, SITE = ROOT / "docs", ROOT / "site"
@@ -37,6 +38,17 @@ def build(settings: Path, out: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     places = ["--config-file", str(settings), "--site-dir", str(out)]
     return subprocess.run([*command, *places], capture_output=True, text=True, timeout=300)
+
+
+def whole_site(factory: pytest.TempPathFactory) -> Path:
+    """Its folder, built once a session without a warning."""
+    with shared_folder(factory, "site") as folder:
+        if not folder.exists():
+            unfinished = folder.with_name("unfinished-site")
+            done = build(SITE / "mkdocs.yaml", unfinished)
+            assert done.returncode == 0, done.stderr
+            unfinished.rename(folder)
+    return folder
 
 
 def listed(nav: Any) -> list[str]:
@@ -96,16 +108,15 @@ def test_links_that_leave_the_pages(link: str, folder: str, leads: str) -> None:
 
 
 @needs_mkdocs
-def test_the_site_is_built(tmp_path: Path) -> None:
+def test_the_site_is_built(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Strictly: without a warning. Every page is there, the reference has its docstrings, and
     nothing is fetched from elsewhere."""
-    done = build(SITE / "mkdocs.yaml", tmp_path)
-    assert done.returncode == 0, done.stderr
+    site = whole_site(tmp_path_factory)
     for page in listed(SETTINGS["nav"]):
         name = page.replace("README.md", "index.md").removesuffix(".md")
-        text = (tmp_path / f"{name}.html").read_text(encoding="utf-8")
+        text = (site / f"{name}.html").read_text(encoding="utf-8")
         assert not [address for address in fetched(text) if ELSEWHERE.match(address)], page
-    reference = (tmp_path / "api.html").read_text(encoding="utf-8")
+    reference = (site / "api.html").read_text(encoding="utf-8")
     assert "sequences served at a time" in reference and ":::" not in reference
 
 

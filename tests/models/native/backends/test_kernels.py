@@ -33,6 +33,27 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     kernels.library.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def quickly(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a compiler that links what the real one has compiled already; for tests of what
+    is done with a build."""
+    folder = tmp_path_factory.mktemp("compiler")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "_FLAGS", QUICKLY)
+        kernels._built("g++", folder)
+    compiler = folder / "g++"
+    compiler.write_text(f'#!/bin/sh\nfor out; do :; done\ncp "{folder}/$(basename $out)" "$out"\n')
+    compiler.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def compiled(quickly: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That compiler comes first, for child processes too."""
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", f"{quickly}{os.pathsep}{os.environ['PATH']}")
+
+
 @pytest.mark.parametrize("lanes", [4, 16])
 @needs_compiler
 def test_panels_of_other_widths(lanes: int, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +77,7 @@ assert kernels.library().width() > 0
 
 
 @needs_compiler
-def test_a_damaged_file_is_built_again(cache: Path) -> None:
+def test_a_damaged_file_is_built_again(cache: Path, compiled: None) -> None:
     """In processes of their own: loading half a file ends one."""
 
     def load() -> str:
@@ -74,7 +95,10 @@ def test_a_damaged_file_is_built_again(cache: Path) -> None:
 
 @needs_compiler
 def test_no_cache_folder_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    compiled: None,
 ) -> None:
     """The loops serve all the same, and the sentence names the file."""
     (tmp_path / "file").write_text("")
