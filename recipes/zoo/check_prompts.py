@@ -31,13 +31,16 @@ def shared(prompts: Path, train: Path) -> list[str]:
     for line in prompts.read_text(encoding="utf-8").splitlines():
         for turn in json.loads(line)["turns"]:
             wanted |= runs(turn)
+    first = {run[0] for run in wanted}
     starts = {run[:3] for run in wanted}
     repeated: set[tuple[str, ...]] = set()
     for record in corpus.read(train):
         text = words(corpus.text_of(record))
         for i in range(len(text) - RUN + 1):
-            if tuple(text[i : i + 3]) in starts and tuple(text[i : i + RUN]) in wanted:
-                repeated.add(tuple(text[i : i + RUN]))
+            if text[i] not in first or tuple(text[i : i + 3]) not in starts:
+                continue  # nearly all, and looking them up whole takes long
+            if (run := tuple(text[i : i + RUN])) in wanted:
+                repeated.add(run)
     return sorted(" ".join(run) for run in repeated)
 
 

@@ -41,6 +41,9 @@ def place(name: str) -> Path:
     return path
 
 
+own_tokenizer = cache(load_tokenizer)
+
+
 @cache
 def lines() -> list[str]:
     """2,000 lines: this project's pages and code, which have signs of many kinds, and noise."""
@@ -64,7 +67,7 @@ def lines() -> list[str]:
 @pytest.mark.parametrize("name", with_slow(SMALL, *OTHERS))
 def test_ids_of_2000_lines(name: str) -> None:
     path = place(name)
-    ours, theirs = load_tokenizer(path), AutoTokenizer.from_pretrained(FOLDER, gguf_file=path.name)
+    ours, theirs = own_tokenizer(path), AutoTokenizer.from_pretrained(FOLDER, gguf_file=path.name)
     for line in lines():
         ids = theirs(line)["input_ids"]
         assert ours(line)["input_ids"] == ids, line
@@ -81,7 +84,7 @@ def theirs(name: str) -> torch.Tensor:
         FOLDER, gguf_file=path.name, dtype=torch.float32
     )
     with torch.inference_mode():
-        logits: torch.Tensor = model(torch.tensor([load_tokenizer(path)(TEXT)["input_ids"]])).logits
+        logits: torch.Tensor = model(torch.tensor([own_tokenizer(path)(TEXT)["input_ids"]])).logits
     return logits[0, -1]
 
 
@@ -89,7 +92,7 @@ def off(name: str, **options: Any) -> float:
     """How far our logits are from transformers', as a share of the largest."""
     path = place(name)
     model = load_model(path, device="cpu", **options)
-    ours = logits_after(model, load_tokenizer(path)(TEXT)["input_ids"])
+    ours = logits_after(model, own_tokenizer(path)(TEXT)["input_ids"])
     return float((ours - theirs(name)).abs().max() / theirs(name).abs().max())
 
 
