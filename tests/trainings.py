@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
+
+from safetensors.torch import load_file, save_file
 
 from foretoken.spellings import Conversation
 from foretoken.train.job import Job, Outcome
@@ -63,3 +66,13 @@ def train_small_lm(
         report=lambda now: losses.append(now.loss),
     )
     return outcome, losses
+
+
+def tuned(target: Path, out: Path) -> Path:
+    """A copy of a target of which one matrix in the middle has other numbers."""
+    shutil.copytree(target, out)
+    weights = load_file(out / "model.safetensors")
+    name = next(name for name in sorted(weights) if "mlp.up_proj" in name)
+    weights[name] = 1.5 * weights[name]
+    save_file(weights, out / "model.safetensors", {"format": "pt"})
+    return out

@@ -25,8 +25,7 @@ from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make, note_run, prepare
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
-from train.test_fingerprint import tuned
-from trainings import PROMPTS, SMALL, small_lm_job, train_small_lm
+from trainings import PROMPTS, SMALL, small_lm_job, train_small_lm, tuned
 
 pytest.importorskip("accelerate")
 

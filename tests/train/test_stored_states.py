@@ -17,8 +17,8 @@ from foretoken.train.data import read_conversations
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
-from train.test_fingerprint import tuned
 from train.test_run import HEADS, weights
+from trainings import tuned
 
 
 @pytest.fixture(autouse=True)

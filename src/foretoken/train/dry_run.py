@@ -100,7 +100,7 @@ def _caches(recipe: Recipe, config: Any) -> int:
     """In 16 bits; what writes and measures takes as much as is free beside, and comes and goes."""
     heads: int = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    of_token = 2 * config.num_hidden_layers * width * _HALF
+    of_token: int = 2 * config.num_hidden_layers * width * _HALF
     of_token *= getattr(config, "num_key_value_heads", None) or heads
     places: int = (recipe.rows + 1) * recipe.length
     return places * of_token

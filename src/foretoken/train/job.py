@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.engine.stats import AcceptanceStats
+from foretoken.files import fingerprint
 from foretoken.llm import LLM
+from foretoken.models.load import find
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
-from foretoken.train.fingerprint import fingerprint
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
@@ -75,7 +76,7 @@ class Job:
     @cached_property
     def weights(self) -> str:
         """What tells the target from others of its shape."""
-        return fingerprint(self.target)
+        return fingerprint(find(self.target))
 
 
 @dataclass(frozen=True)
