@@ -250,50 +250,66 @@ def generated(prompt: tuple[int, ...], tokens: int = TOKENS) -> list[int]:
 
 
 RULES = sorted({row.verifier for row in METHODS.values()})
-
-
-ON_CHAINS_AS_SPECULATIVE = ("k_seq", "multi_candidate")
-"""Rules that are one function on chains, see verify/shared/test_chains.py: where a drafter makes no
-trees, one of them is tried."""
+ALIKE_ON_CHAINS = ("speculative", "multi_candidate", "k_seq")
+"""Rules that are one on chains: verify/shared/test_chains.py holds the others to the first. A
+drafter without trees has the first of them that takes its drafts."""
+EVERY_RULE = "small_lm"
+"""Without trees, and yet with all of them: else none here would go through `k_seq`."""
 
 
 def cells() -> Iterator[Any]:
-    """Every drafter with every exact rule of the method table that takes what it makes.
+    """Every drafter with every exact rule of the method table that takes what it makes, and of
+    those that are one for it with one.
 
     All rules, those without a method too, are held to the distribution in test_distribution and
     test_verify_exact."""
-    pair, target = models("native"), None
+    target = ModelTarget(models("native").target, 1, 8)
     for name in NAMES:
-        for rule_name in RULES:
-            rule = build_verifier(rule_name)
-            target = target or ModelTarget(pair.target, 1, 8)
-            drafter = make_drafter(name, pair)
-            try:
-                check_pairing(target, drafter, rule)
-                if rule_name in ON_CHAINS_AS_SPECULATIVE and not drafter.trees:
-                    check_pairing(target, drafter, Speculative())
-                    continue
-            except ForetokenError:
-                continue
-            if rule.exact:
-                yield pytest.param(name, rule, id=f"{name}-{rule_name}")
+        drafter = make_drafter(name, models("native"))
+        fitting = [rule for rule in RULES if fits(target, drafter, build_verifier(rule))]
+        if not branches(name) and name != EVERY_RULE:
+            same = [rule for rule in ALIKE_ON_CHAINS if rule in fitting]
+            fitting = [rule for rule in fitting if rule not in same[1:]]
+        for rule in fitting:
+            yield pytest.param(name, build_verifier(rule), id=f"{name}-{rule}")
+
+
+def fits(target: ModelTarget, drafter: Drafter, rule: Verifier) -> bool:
+    """Whether a rule is exact and takes what a drafter makes."""
+    try:
+        check_pairing(target, drafter, rule)
+    except ForetokenError:
+        return False
+    return rule.exact
+
+
+@cache
+def branches(name: str) -> bool:
+    """Whether a drafter may make trees in these tests."""
+    return any(make_drafter(name, models("native"), use).trees for use in ("", "distribution"))
 
 
 CELLS = list(cells())
+CHAINS = [name for name in NAMES if not branches(name)]
+
+
+def one_rule(cells: Seq[Any], *names: str) -> list[Any]:
+    """Of each drafter's cells the one whose rule comes first in `names`."""
+    rules = [build_verifier(name) for name in names]
+    first: dict[str, Any] = {}
+    for cell in sorted(cells, key=lambda cell: rules.index(cell.values[1])):
+        first.setdefault(cell.values[0], cell)
+    return list(first.values())
+
+
 each_cell = pytest.mark.parametrize(("name", "rule"), CELLS)
-each_drafter = pytest.mark.parametrize(
+REPEATABLE = [c for c in CELLS if c.values[0] not in SHARES or c.values[1] == TargetOnly()]
+each_repeatable_cell = pytest.mark.parametrize(("name", "rule"), REPEATABLE)
+# At temperature 0 every rule looks for the longest match: on chains one of them is enough.
+each_greedy_cell = pytest.mark.parametrize(
     ("name", "rule"),
-    [
-        c
-        for c in CELLS
-        if make_drafter(c.values[0], models("native")).trees
-        or c == next(other for other in CELLS if other.values[0] == c.values[0])
-    ],
-)
-"""Where greedy drafts of chains are accepted, all rules look for the longest right one."""
-each_repeatable_cell = pytest.mark.parametrize(
-    ("name", "rule"),
-    [c for c in CELLS if c.values[0] not in SHARES or c.values[1] == TargetOnly()],
+    [c for c in CELLS if c.values[0] not in CHAINS]
+    + one_rule([c for c in CELLS if c.values[0] in CHAINS], *ALIKE_ON_CHAINS, "target_only"),
 )
 
 
@@ -310,7 +326,20 @@ def test_every_drafter_has_a_cell() -> None:
     assert {type(p.values[1]) for p in CELLS} == {type(build_verifier(name)) for name in exact}
 
 
-@each_drafter
+@pytest.mark.parametrize("name", [name for name in CHAINS if name not in WRAPPING])
+@pytest.mark.parametrize("params", [SAMPLED, dataclasses.replace(SAMPLED, temperature=0)])
+def test_a_drafter_without_trees_drafts_chains(name: str, params: SamplingParams) -> None:
+    """Ragged or not: so rules that are one on chains are one for it."""
+    pair, rule = models("native"), next(p.values[1] for p in CELLS if p.values[0] == name)
+    for purpose in ("", "distribution"):
+        drafter = make_drafter(name, pair, purpose)
+        sequences = [Sequence.start(p, params, seed=i) for i, p in enumerate(PROMPTS[:3])]
+        target = _begun(pair, drafter, sequences)
+        for budgets in ([6, 2, 0], [1, 6, 6], [6] * 3, [6] * 3):
+            assert step(target, drafter, rule, sequences, budgets)[0].tree.is_chain
+
+
+@each_greedy_cell
 @pytest.mark.parametrize(
     ("kind", "batch"), [("native", 1), ("native", 3), ("native", 8), ("adapter", 3)]
 )
@@ -390,9 +419,10 @@ def test_distribution_is_the_targets(
     # A drafter is made for each of hundreds of outcomes: files are read once.
     read = cache(trainable_lm._loaded)
     monkeypatch.setattr(trainable_lm, "_loaded", lambda model: deepcopy(read(model)))
-    small = table_pair(3)
+    small, rows = table_pair(3), 1
     if not needs_only(name, small.target.levels, models("native")):
-        small = tiny_pair(4, width=8, noise=0.1)
+        small = tiny_pair(3, width=8, noise=0.1)
+        rows = 1 if name in LEARNS | SHARES else 64
     for params in (SamplingParams(temperature=0.7), SamplingParams(top_k=2, presence_penalty=0.6)):
         check_distribution(
             lambda p: make_drafter(name, p, "distribution"),
@@ -400,12 +430,12 @@ def test_distribution_is_the_targets(
             small,
             params,
             3,
-            rows=1,
+            rows=rows,
             wrap=wrap_of(name),
         )
 
 
-@each_repeatable_cell
+@pytest.mark.parametrize(("name", "rule"), one_rule(REPEATABLE, *ALIKE_ON_CHAINS, "target_only"))
 def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
     """A seeded request's tokens are the same alone, among others, and however its prompt is cut."""
     check_independence(lambda p: make_drafter(name, p), rule, models("native"), wrap=wrap_of(name))
@@ -521,7 +551,7 @@ def test_states_do_not_mix(name: str, rule: Verifier) -> None:
     states_hold(lambda p: make_drafter(name, p), rule, models("native"), wrap_of(name))
 
 
-@each_drafter
+@each_greedy_cell
 def test_stops_are_where_plain_decoding_stops(name: str, rule: Verifier) -> None:
     """Every kind of end falls at the reference's place, and nothing after it is counted."""
     stops_hold(lambda p: make_drafter(name, p), rule, models("native"), wrap_of(name))
@@ -534,7 +564,7 @@ def test_stops_in_the_middle_of_an_accepted_draft() -> None:
         stops_hold(lambda p, n=length: Oracle(text, n), TargetOnly(), models("native"))  # type: ignore[misc]
 
 
-@each_drafter
+@each_greedy_cell
 def test_cancelling_leaves_the_others_alone(name: str, rule: Verifier) -> None:
     """A request cancelled while it decodes keeps what it wrote; its neighbours don't notice."""
     pair = models("native")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -68,8 +68,13 @@ FIRST_FACTOR, SECOND_FACTOR = _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133
 GOLDEN = _signed(0x9E3779B97F4A7C15)
 
 
-def mix(x: Tensor) -> Tensor:
-    """splitmix64's finaliser on wrapping int64; `>>` is arithmetic, so sign bits are masked."""
+T = TypeVar("T", Tensor, int)
+
+
+def mix(x: T) -> T:
+    """splitmix64's finaliser on wrapping int64; `>>` is arithmetic, so sign bits are masked. Of a
+    Python integer, which doesn't wrap, the lowest 64 bits are those: none depends on higher ones.
+    """
     x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * FIRST_FACTOR
     x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * SECOND_FACTOR
     return x ^ ((x >> 31) & ((1 << 33) - 1))
@@ -165,5 +170,4 @@ class KeyedDraws:
 
 def stream_key(seed: int, sample: int) -> int:
     """The int64 key of one sample of a request."""
-    first = mix(torch.tensor(seed & ((1 << 63) - 1)) + GOLDEN)
-    return int(mix(first + (sample + 1) * torch.tensor(GOLDEN)))
+    return _signed(mix(mix(seed % 2**63 + GOLDEN) + (sample + 1) * GOLDEN) % 2**64)

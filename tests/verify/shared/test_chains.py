@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
-from foretoken.draws import KeyedDraws
+from foretoken.draws import GreedyDraws, KeyedDraws
 from foretoken.protocols import Scores, Verifier
 from foretoken.testing.rules import Shape, rule_distribution
-from foretoken.tree import Kind, chains
+from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.block import Block
 from foretoken.verify.k_seq import KSeq
 from foretoken.verify.multi_candidate import MultiCandidate
@@ -43,27 +41,40 @@ def test_chains_agree_with_the_way_of_trees(rule: Verifier, kind: Kind) -> None:
     assert (short.accepted - loop.accepted).abs().max() <= 1e-12
 
 
-@pytest.mark.parametrize("kind", [CHOSEN, DRAWN, REST])
-@pytest.mark.parametrize("rule", [MultiCandidate(), KSeq()])
-def test_one_function_on_chains(rule: Verifier, kind: Kind) -> None:
-    """What these rules make of ragged chains is Speculative's verdict, draw for draw; so drafters
-    that make chains alone are tried with one of the three."""
-    if kind not in rule.kinds or kind not in Speculative().kinds:
-        pytest.skip("it isn't taken")
-    device, random = torch.device("cpu"), torch.Generator().manual_seed(3)
-    rows, vocab = 200, 5
-    texts = [torch.randint(vocab, (row % 4,), generator=random).tolist() for row in range(rows)]
-    p, q = (
-        torch.rand(rows, slots, vocab, generator=random, dtype=torch.float64) for slots in (4, 3)
-    )
-    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
-    trees = replace(chains(texts, device), kind=kind, proposals=None if kind == CHOSEN else q)
-    scores = Scores(p.log(), p, torch.zeros(rows, 4, dtype=torch.bool))
-    draws = KeyedDraws(list(range(rows)), [7] * rows, device)
-    mine, theirs = (one(trees, scores, draws) for one in (rule, Speculative()))
-    for name in ("path", "lengths", "token"):
-        assert torch.equal(getattr(mine, name), getattr(theirs, name))
-    assert {*mine.lengths.tolist()} == {0, 1, 2, 3}
+ONE_KIND = [(kind,) * 3 for kind in TREE_KINDS]
+
+
+@pytest.mark.parametrize(
+    ("rule", "kinds"),
+    [
+        (rule, kinds)
+        for rule in (MultiCandidate(), KSeq())
+        for kinds in (*ONE_KIND, (CHOSEN, DRAWN, AUX), (DRAWN, AUX, REST), (DRAWN, AUX, DRAWN))
+        if rule.kinds >= {*kinds}
+    ],
+)
+def test_rules_that_are_one_on_chains(rule: Verifier, kinds: tuple[Kind, ...]) -> None:
+    """On ragged chains of every kind that they take: the very path, lengths and token of
+    speculative sampling, whoever draws."""
+    p, q = tables(4, 0, 50)
+    probs, proposals = p[:, 0].view(-1, 1, 4).expand(-1, 4, -1), q.expand(-1, 3, -1)
+    random = torch.Generator().manual_seed(0)
+    drawn = torch.stack([torch.multinomial(q[:, 0], 1, generator=random) for _ in range(3)], 1)
+    for mixed in (False, len({*kinds}) == 1):
+        trees = DraftTree(
+            drawn[..., 0],
+            [row % 4 for row in range(50)],
+            kinds=None if mixed else torch.tensor(kinds, dtype=torch.int8).expand(50, -1),
+            kind=kinds[0],
+            proposals=None if {*kinds} == {CHOSEN} else proposals,
+        )
+        own = KeyedDraws(list(range(50)), [9] * 50, torch.device("cpu"))
+        for draws in (own, GreedyDraws()):
+            scores = Scores(probs.log(), probs.clone(), probs[..., 0] < 0)
+            found, expected = (each(trees, scores, draws) for each in (rule, Speculative()))
+            assert found.path.equal(expected.path) and found.token.equal(expected.token)
+            assert found.lengths.equal(expected.lengths)
+        assert {0, 1} <= {*expected.lengths.tolist()}
 
 
 class Refusing(KeyedDraws):
