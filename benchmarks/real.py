@@ -116,6 +116,8 @@ def main() -> int:
         whole.keep(found)
         if OF_TRAINED in given.stages:
             settle(whole, given.drafters)
+        if "memory" in given.stages and bench.left():  # minutes, so that it isn't what is cut
+            measure_memory(whole, bench)
         run(whole, bench, given.stages)
         left = ahead(whole)
         record = made(whole, bench.models, found, sum(left.values()))
@@ -142,8 +144,6 @@ def run(whole: Whole, bench: Bench, stages: list[str]) -> None:
         print(f"{cell.name}: about {whole.expected(cell) / 60:.0f} minutes", flush=True)
         if serve(cell, whole.asked(cell), bench):
             (bench.folder(cell) / DONE).touch()
-    if "memory" in stages and bench.left():
-        measure_memory(whole, bench)
 
 
 def following(whole: Whole, stages: list[str]) -> Cell | None:

@@ -218,13 +218,14 @@ def test_what_a_remark_does_not_reach() -> None:
 def ours(method: str, ratio: float) -> dict[str, Any]:
     over = {"ratio": ratio, "ci95": [ratio - 0.1, ratio + 0.1]}
     speeds = {"tokens_per_second": 20 * ratio, "mean_acceptance_length": 2 * ratio}
-    return {"engine": "foretoken", "method": method, "over_plain": over, **speeds}
+    more = {"whole": {"over_plain": over}, "config": {"method": method}, "without_looping": None}
+    return {"engine": "foretoken", "method": method, "over_plain": over, **speeds, **more}
 
 
 def theirs(engine: str, method: str, speed: float, ratio: float) -> dict[str, Any]:
     over = {"ratio": ratio, "ci95": None}
     decoding = {"tokens_per_second": speed, "over_own_plain": over}
-    return {"engine": engine, "method": method, "decoding": decoding}
+    return {"engine": engine, "method": method, "decoding": decoding, "whole": decoding}
 
 
 def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict[str, Any]:
@@ -236,6 +237,8 @@ def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict
         "rounds": 1,
         "complete": True,
         "target": "smollm2-135m",
+        "dates": ["2026-11-23T11:05:36+00:00"],
+        "looping": [],
     }
     return {"stage": stage, "temperature": temperature, "rows": rows, **settings, **asked, **others}
 
@@ -268,20 +271,22 @@ def test_the_table_of_real_models() -> None:
         cell("grid", 0.0, [plain, ours("pld", 9.0)], memory="warm"),
     ]
     intro, title, table, other, _ = real(screens)
-    assert intro.startswith("One sequence at a time, on 2 cores of AMD EPYC, 2026-11-23;")
-    assert title == "**SmolLM2-135M-Instruct, Q4_1** (24 prompts, 64 tokens at most)"
+    assert intro.startswith("One sequence at a time; in brackets 95 % intervals.")
+    where = "2 cores of AMD EPYC, 2026-11-23"
+    assert title == f"**SmolLM2-135M-Instruct, Q4_1** (24 prompts, 64 tokens at most; {where})"
     assert table.splitlines()[2:] == [
-        "| foretoken | `pld\\|sps` | 3.60 | 36.0 | 1.80 (1.70–1.90) | – |",
-        "| foretoken | `pld` | 2.20 | 22.0 | 1.10 (1.00–1.20) | – |",
-        "| foretoken | plain | 2.00 | 20.0 | – | – |",
-        "| llama.cpp | plain | – | 10.0 | – | – |",
-        "| llama.cpp | draft model | – | 8.0 | 0.80 | – |",
+        "| foretoken | `pld\\|sps` | 3.60 | 36.0 | 1.80 (1.70–1.90) | 1.80 (1.70–1.90) | – |",
+        "| foretoken | `pld` | 2.20 | 22.0 | 1.10 (1.00–1.20) | 1.10 (1.00–1.20) | – |",
+        "| foretoken | plain | 2.00 | 20.0 | – | – | – |",
+        "| llama.cpp | plain | – | 10.0 | – | – | – |",
+        "| llama.cpp | draft model | – | 8.0 | 0.80 | 0.80 | – |",
     ]
-    assert other.startswith("**Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B** (24")
+    assert other.startswith("**Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B, Q4_K,")
     _, title, table, *_ = real([*screens, *grids])
-    assert title.endswith("(80 prompts, 128 tokens at most, 3 rounds)")
+    assert title.endswith(f"(80 prompts, 128 tokens at most, 3 rounds; {where})")
     assert table.splitlines()[3] == (
-        "| foretoken | `pld` | 2.40 | 24.0 | 1.20 (1.10–1.30) | 1.30 (1.20–1.40) |"
+        "| foretoken | `pld` | 2.40 | 24.0 | 1.20 (1.10–1.30) | 1.20 (1.10–1.30) "
+        "| 1.30 (1.20–1.40) |"
     )
     lines = page_tables.real_screen(lambda name: {"cells": screens}).splitlines()
     assert lines[-1] == "| `pld\\|sps` | 3.60 | 1.80 (1.70–1.90) | 3.60 | 1.80 (1.70–1.90) |"
@@ -290,6 +295,31 @@ def test_the_table_of_real_models() -> None:
     assert real(screens)[0] == intro and real(screens)[3] == (
         "llama.cpp: on 4 cores of Xeon; in the same minutes our plain decoding wrote 20.0 tokens/s."
     )
+
+
+def test_ours_and_theirs_are_seen_alike() -> None:
+    """Beside other engines our speeds are those from outside too, with what a draft model reads;
+    the machine, the day and the options are those of the cell that is shown."""
+    named = ours("sps-8-sure", 1.7) | {
+        "config": {"method": "sps", "model": "a.gguf", "num_assistant_tokens_schedule": "x"}
+    }
+    rows = [ours("autoregressive", 1.0), named, ours("sps-2", 1.4)]
+    slower = [("autoregressive", 19.0, 1.0), ("sps-8-sure", 26.0, 1.37), ("sps-2", 22.0, 1.16)]
+    peers = [theirs("foretoken", *each) for each in slower]
+    rows[1]["without_looping"] = {"ratio": 1.66, "ci95": None}
+    more = {"machines": [{"cpu": "Xeon", "cores": 4}], "dates": ["2026-11-24T00:00:00"]}
+    grid = cell("grid", 0.0, rows, peers=peers, looping=["7"], **more)
+    screen = cell("screen", 0.0, rows)
+    _, title, table, looping, options = real([screen, grid])
+    assert title.endswith("(24 prompts, 64 tokens at most; 4 cores of Xeon, 2026-11-24)")
+    assert table.splitlines()[2:4] == [
+        "| foretoken | `sps-8-sure` | 3.40 | 26.0 | 1.37 | 1.37 | – |",
+        "| foretoken | `sps-2` | 2.80 | 22.0 | 1.16 | 1.16 | – |",
+    ]
+    assert looping.startswith("The answers to 1 of the 24 prompts [loop]")
+    assert looping.endswith("over plain: `sps-8-sure` 1.66.")
+    assert options.startswith('As `-sc`: `sps-8-sure` is `{"method": "sps", "model": "DRAFT"')
+    assert "sps-2" not in options
 
 
 def test_the_table_of_real_models_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:

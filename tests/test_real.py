@@ -479,6 +479,7 @@ def missed(rows: list[dict[str, Any]], **more: Any) -> str:
     made = {
         "cells": [cell],
         "peers_left_out": {},
+        "left_out": [],
         "memory": [{"target": lineup.SMALL, "method": "autoregressive", "peak_mib": 700.0}],
         "hours": {"left": 0.0},
         **more,
@@ -522,6 +523,9 @@ def test_what_is_asked_of_the_record() -> None:
     assert "failed 2" in missed([*good, row("pld", 1.0, failed=2, errors=["no memory"])])
     assert "hours of measuring are left" in missed(good, hours={"left": 3.0})
     assert "llama.cpp is left out" in missed(good, peers_left_out={"llama.cpp": "no compiler"})
+    cut = {"cell": "grid_x", "rows": ["pld", "llama.cpp: plain"], "hours": 2.0}
+    assert "grid_x is left out: pld, llama.cpp: plain" in missed(good, left_out=[cut])
+    assert "float16 was not measured" in missed(good, cells=[])
 
 
 def test_it_waits_while_there_is_a_pause(

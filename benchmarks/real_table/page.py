@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ FASTEST = 5
 ALIKE = 0.1
 """By how much our plain decoding's speed may differ between cells of the same conditions."""
 TITLES = {
-    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B",
+    "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B, Q4_K, which "
+    "foretoken runs in blocks of 4 bits",
     "smollm2-135m": "SmolLM2-135M-Instruct, Q4_1",
 }
 
@@ -29,12 +31,13 @@ def best(record: Record) -> str:
     """One sequence at a time: of each target our fastest methods and `auto`, and each other
     engine's fastest method and plain decoding; from the grid, or before that from the screen."""
     cells = [cell for cell in record["cells"] if cell["stage"] != OF_TRAINED]
-    own = [cell for cell in cells if not cell["peers"]] or cells
-    machines = " and ".join(dict.fromkeys(map(_machine, own)))
     intro = (
-        f"One sequence at a time, on {machines}, {record['environment']['date'][:10]}; in brackets "
-        "95 % intervals. Weights are multiplied as their files have them, where an engine can. "
-        f"{_whose(cells)} ([record](benchmarks/results/real.json))."
+        "One sequence at a time; in brackets 95 % intervals. Weights are multiplied as their files "
+        "have them, where an engine can. Speeds are "
+        "[decoding's as it is seen from outside](docs/metrics.md#real-models), alike for all "
+        "engines: what a draft model has to read of the prompt counts, and in the column of whole "
+        f"calls the target's reading too. {_whose(cells)} "
+        "([record](benchmarks/results/real.json))."
     )
     targets = dict.fromkeys(cell["target"] for cell in cells)
     return "\n\n".join([intro, *(_best(cells, target) for target in targets)])
@@ -52,17 +55,63 @@ def _whose(cells: Sequence[Record]) -> str:
 def _best(cells: Sequence[Record], target: str) -> str:
     greedy, sampled = (_alone(cells, target, temperature) for temperature in (0, 1))
     own = max(greedy, key=lambda cell: len(cell["rows"]))
-    at_1 = {row["method"]: row for cell in sampled for row in cell["rows"]}
-    rows = [_ours(row, at_1.get(row["method"])) for row in _shown(own["rows"])]
+    at_1 = {name: row for cell in sampled for name, row in from_outside(cell).items()}
+    seen, shown = from_outside(own), _shown(own["rows"])
+    rows = [_ours(row, seen[row["method"]], at_1.get(row["method"])) for row in shown]
     others = fastest_precisions(_peers(greedy))
     drawn = _peers(sampled)
     for engine, of_engine in others.items():
         rows += [_theirs(row, drawn.get(engine, ())) for row in _fastest(of_engine)]
     most = f"{own['max_tokens']} tokens at most"
     rounds = f", {own['rounds']} rounds" if own["rounds"] > 1 else ""
-    title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds})"
-    head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "at temperature 1"]
-    return f"{title}\n\n{markdown(head, rows, 2)}{elsewhere(own, greedy, others)}"
+    where = f"{_machine(own)}, {own['dates'][-1][:10]}"
+    title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds}; {where})"
+    head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "whole calls"]
+    table = markdown([*head, "at temperature 1"], rows, 2)
+    below = [elsewhere(own, greedy, others), _looping(own, shown), _options(shown)]
+    return f"{title}\n\n{table}{''.join(below)}"
+
+
+def from_outside(cell: Record) -> dict[str, Record]:
+    """Our rows' "decoding" and "whole" as other engines' have them; in a cell without others, where
+    they weren't asked from outside, by our own clock."""
+    seen = {row["method"]: row for row in cell["peers"] if row["engine"] == "foretoken"}
+    return {row["method"]: seen.get(row["method"], _by_our_clock(row)) for row in cell["rows"]}
+
+
+def _by_our_clock(row: Record) -> Record:
+    return {
+        "decoding": {
+            "tokens_per_second": row["tokens_per_second"],
+            "over_own_plain": row["over_plain"],
+        },
+        "whole": {"over_own_plain": row["whole"]["over_plain"]},
+    }
+
+
+def _looping(cell: Record, shown: Sequence[Record]) -> str:
+    """How many answers loop, and what our speeds are without them."""
+    if not cell["looping"]:
+        return ""
+    without = [
+        f"{code(row['method'])} {row['without_looping']['ratio']:.2f}"
+        for row in shown
+        if row["method"] != BASELINE and row["without_looping"]
+    ]
+    return (
+        f"\n\nThe answers to {len(cell['looping'])} of the {cell['prompts']} prompts "
+        "[loop](docs/metrics.md#degenerate-text). By the engine's own clock, which leaves out what "
+        f"a draft model reads of the prompt, the others alone are over plain: {', '.join(without)}."
+    )
+
+
+def _options(shown: Sequence[Record]) -> str:
+    """The options of rows whose names don't tell them."""
+    named = [row for row in shown if "num_assistant_tokens_schedule" in row["config"]]
+    told = [
+        f"`{row['method']}` is `{json.dumps({**row['config'], 'model': 'DRAFT'})}`" for row in named
+    ]
+    return f"\n\nAs `-sc`: {'; '.join(told)}." if told else ""
 
 
 def _machine(cell: Record) -> str:
@@ -116,11 +165,17 @@ def _shown(rows: Sequence[Record]) -> list[Record]:
     return [row for row in rated if row in others[:FASTEST] or row not in others]
 
 
-def _ours(row: Record, sampled: Record | None) -> list[str]:
+def _ours(row: Record, seen: Record, sampled: Record | None) -> list[str]:
     name = "plain" if row["method"] == BASELINE else code(row["method"])
-    numbers = [f"{row['mean_acceptance_length']:.2f}", tokens_a_second(row["tokens_per_second"])]
-    over = [_over(each, row["method"], "over_plain") for each in (row, sampled)]
-    return ["foretoken", name, *numbers, *over]
+    speed = tokens_a_second(seen["decoding"]["tokens_per_second"])
+    over = _over_plain(row["method"], seen, sampled)
+    return ["foretoken", name, f"{row['mean_acceptance_length']:.2f}", speed, *over]
+
+
+def _over_plain(method: str, seen: Record, sampled: Record | None) -> list[str]:
+    """Decoding and whole calls at temperature 0, and decoding at temperature 1."""
+    parts = seen["decoding"], seen["whole"], sampled and sampled["decoding"]
+    return [_over(part, method, "over_own_plain") for part in parts]
 
 
 def _peers(cells: Sequence[Record]) -> dict[str, list[Record]]:
@@ -152,11 +207,8 @@ def _fastest(rows: Sequence[Record]) -> list[Record]:
 
 def _theirs(row: Record, sampled: Sequence[Record]) -> list[str]:
     again = next((each for each in sampled if each["method"] == row["method"]), None)
-    over = [
-        _over(each and each["decoding"], row["method"], "over_own_plain") for each in (row, again)
-    ]
     speed = tokens_a_second(row["decoding"]["tokens_per_second"])
-    return [row["engine"], row["method"], NONE, speed, *over]
+    return [row["engine"], row["method"], NONE, speed, *_over_plain(row["method"], row, again)]
 
 
 def _over(row: Record | None, method: str, key: str) -> str:

@@ -146,6 +146,8 @@ def missed(record: Mapping[str, Any]) -> Iterator[str]:
     for cell in record["cells"]:
         yield from (f"{title(cell)}: {text}" for text in _of_cell(cell))
     yield from _best(record["cells"])
+    for one in record["left_out"]:
+        yield f"{one['cell']} is left out: {', '.join(one['rows'])}"
     yield from trained.missed(record)
     for name, reason in record["peers_left_out"].items():
         yield f"{name} is left out: {reason}"
@@ -207,6 +209,8 @@ def _best(cells: list[dict[str, Any]]) -> Iterator[str]:
         if ratios[best] < BEST:
             told = f"{PAIR} in float16: the best, {best},"
             yield f"{told} is {ratios[best]:.2f} times plain, not {BEST}"
+        return
+    yield f"{PAIR} in float16 was not measured, and {BEST} times plain is wanted there"
 
 
 assert OTHER_SIZE in TARGETS
