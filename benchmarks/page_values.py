@@ -48,8 +48,14 @@ def _alignment(record: Record) -> dict[str, Any]:
     }
 
 
+def _auto(record: Record) -> dict[str, Any]:
+    """The cell in which `auto` is farthest from the best fixed choice."""
+    return {"worst": min(record["cells"].values(), key=lambda cell: cell["of_best"])}
+
+
 DERIVED: dict[str, Callable[[Record], dict[str, Any]]] = {
     "alignment.json": _alignment,
+    "auto.json": _auto,
     "online.json": _online,
     "soak.json": _soak,
     "speeds.json": _speeds,
