@@ -38,7 +38,7 @@ TINY: dict[str, Any] = {
 }
 SHAPES: dict[str, dict[str, Any]] = {
     "sps": SHAPE,
-    "glide": {"block_size": 3, "rope_theta": 1e4, "heads": 2, "kv_heads": 1},
+    "glide": {"block_size": 3, "heads": 2, "kv_heads": 1},
     "dflash": {"num_layers": 1, "block_size": 4, "anchors": 8},
     "dflash2": {"num_layers": 1, "block_size": 4, "anchors": 8, "selector_rank": 4},
     "kangaroo": {"exit_layer": 1},

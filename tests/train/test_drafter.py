@@ -17,12 +17,14 @@ from foretoken.train.drafter import (
     DrafterTraining,
     merged,
     papers_tree,
+    shape_for,
     trainable,
     with_layer_of,
 )
 from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
 from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.cross_attention import CrossAttentionModule
 
 
 def test_methods_with_nothing_to_train() -> None:
@@ -97,3 +99,41 @@ def test_a_new_drafter_is_shaped_like_its_target(
     assert shape["heads"] == target.num_attention_heads
     assert shape["kv_heads"] == target.num_key_value_heads
     assert shape["intermediate"] == target.intermediate_size
+
+
+SCALED = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+
+
+def test_queries_that_meet_the_targets_keys() -> None:
+    """Are rotated as these, and the layer is like the target's; another base is refused."""
+    given = config(rope_parameters={"rope_theta": 5e5, **SCALED})
+    shape = shape_for(CrossAttentionModule, given, read_recipe("glide").shape)
+    assert shape["rope_theta"] == 5e5 and shape["rope_scaling"] == SCALED
+    assert shape["kv_heads"] == given.num_key_value_heads
+    assert shape["intermediate"] == given.intermediate_size
+    plain = shape_for(CrossAttentionModule, config(), {"rope_theta": 5e5, "heads": 2})
+    assert plain["rope_theta"] == 5e5 and plain["rope_scaling"] is None
+    with pytest.raises(ForetokenError, match="rope_theta of the shape is"):
+        shape_for(CrossAttentionModule, given, {"rope_theta": 1e5})
+    with pytest.raises(ForetokenError, match="rope_scaling of the shape is"):
+        shape_for(CrossAttentionModule, config(), {"rope_scaling": SCALED})
+
+
+def test_the_rotary_of_the_layer_that_is_read() -> None:
+    """Gemma 3 has one for each kind of layer; keys that are rotated in part can't be met."""
+    kinds = ["sliding_attention", "full_attention"]
+    rope = {kinds[0]: {"rope_theta": 1e4}, kinds[1]: {"rope_theta": 1e6}}
+    rope = {kind: {"rope_type": "default", **one} for kind, one in rope.items()}
+    gemma = Gemma3TextConfig(num_hidden_layers=2, layer_types=kinds, rope_parameters=rope)
+    for layer, theta in ((0, 1e4), (1, 1e6), (-1, 1e6)):
+        shape = shape_for(CrossAttentionModule, gemma, {"read_layer": layer})
+        assert shape["rope_theta"] == theta
+    part = config(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5})
+    with pytest.raises(ForetokenError, match="in a way that this drafter's queries can't be"):
+        shape_for(CrossAttentionModule, part, {})

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from foretoken.config import create_drafter
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.methods import METHODS
 from foretoken.models import gguf, load
 from foretoken.registry import drafter_class, drafter_names
@@ -74,6 +74,42 @@ def with_layer_of(config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
     return {**layer, **shape}
 
 
+def shape_for(kind: type[Trained], config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
+    """The shape of a new module for a target of this configuration. Raises `ForetokenError` for
+    queries that would be rotated in another way than the target's keys that they meet."""
+    whole = with_layer_of(config, shape) if kind.like_target else dict(shape)
+    if not kind.target_rotary:
+        return whole
+    rotary = _rotary_of(config.get_text_config(), shape.get("read_layer", -1))
+    for name, own in rotary.items():
+        if shape.get(name, own) != own:
+            raise ForetokenError(
+                f"{name} of the shape is {shape[name]!r}, and the target's keys, which the drafter "
+                f"attends to, are rotated by {own!r}; leave it out."
+            )
+    return {**whole, **rotary}
+
+
+def _rotary_of(text: Any, layer: int) -> dict[str, Any]:
+    """How a layer's keys are rotated, as `LayerShape` has it; nothing where they aren't."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    kinds = getattr(text, "layer_types", None) or ()
+    if kinds and -len(kinds) <= layer < len(kinds):
+        rope = rope.get(kinds[layer], rope)
+    if rope.get("rope_theta") is None:
+        return {}
+    if rope.get("partial_rotary_factor", 1.0) != 1.0 or any(
+        isinstance(value, list) for value in rope.values()
+    ):
+        raise ForetokenError(
+            "The target rotates its keys in a way that this drafter's queries can't be "
+            f"({shown(dict(rope))}); train another method."
+        )
+    scaled = rope.get("rope_type", "default") != "default"
+    scaling = {name: value for name, value in rope.items() if name != "rope_theta"}
+    return {"rope_theta": float(rope["rope_theta"]), "rope_scaling": scaling if scaled else None}
+
+
 def merged(folders: Seq[Path | str], depth: int) -> dict[str, Any]:
     """The configuration that serves several small models, a chain of each in one tree."""
     models = [str(folder) for folder in folders]
@@ -112,9 +148,7 @@ class DrafterTraining:
 
     def new_module(self) -> Trained:
         setting, kind = self._setting, self._class.module
-        shape = dict(setting.job.recipe.shape)
-        if kind.like_target:
-            shape = with_layer_of(config_of(setting.job.target), shape)
+        shape = shape_for(kind, config_of(setting.job.target), setting.job.recipe.shape)
         module: Trained = kind.from_shape(setting.facts, shape, "the recipe")
         return module
 

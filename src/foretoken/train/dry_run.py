@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from foretoken.errors import ForetokenError
-from foretoken.train.drafter import config_of, trainable, with_layer_of
+from foretoken.train.drafter import config_of, shape_for, trainable
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
 
@@ -71,9 +71,7 @@ def dry_run(method: str, target: str, recipe: Recipe) -> DryRun:
 
 def _module(method: str, facts: Facts, config: Any, recipe: Recipe) -> Trained:
     kind = trainable(method).module
-    shape = dict(recipe.shape)
-    if kind.like_target:
-        shape = with_layer_of(config, shape)
+    shape = shape_for(kind, config, recipe.shape)
     with torch.device("meta"):
         module: Trained = kind.from_shape(facts, shape, "the recipe")
     return module

@@ -73,6 +73,8 @@ class Trained(nn.Module):
     hidden: tuple[int, ...] = (-1,)
     like_target: ClassVar[bool] = False
     """Whether it has decoder layers that a training makes like the target's."""
+    target_rotary: ClassVar[bool] = False
+    """Whether its queries meet the target's keys, and so have to be rotated as these are."""
 
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()

@@ -6,8 +6,8 @@ has none yet: a draft attends to those of all tokens before its root. In trainin
 into blocks of `block_size` at a random place, and a block attends to what comes before it.
 Embedding and head are the target's. Departures: one layer, so that its own keys and values follow
 from the text alone and not from earlier drafts; queries are rotated by `rope_theta` and
-`rope_scaling`, which should be the target's, as its keys are rotated by them; the layer has heads
-of about 48 and a feed-forward of 8/3 of the width where the shape doesn't say otherwise.
+`rope_scaling`, which a training takes from the target, as its keys are rotated by them, and so are
+the layer's heads and its feed-forward where the shape doesn't say otherwise.
 
 Legend: B rows, T places, N drafted places, D width, H heads, K key/value heads, W head width,
 V vocabulary, C tokens in the target's cache.
@@ -100,6 +100,8 @@ class CrossAttentionModule(Trained):
     cache in training."""
 
     method: ClassVar[str] = "glide"
+    like_target = True
+    target_rotary = True
 
     def __init__(
         self,
