@@ -228,7 +228,8 @@ def test_conversations() -> None:
 
 def test_a_call_of_a_tool_needs_no_content(monkeypatch: pytest.MonkeyPatch) -> None:
     """But a template that reads it: others would leave it out without a word."""
-    message = {"role": "assistant", "tool_calls": [{"type": "function"}]}
+    call = {"type": "function", "function": {"name": "look"}}
+    message = {"role": "assistant", "tool_calls": [call]}
     with pytest.raises(ForetokenError, match="doesn't read tool_calls"):
         chat_ids([message], TOKENIZER)
     monkeypatch.setattr(TOKENIZER, "chat_template", "{role}: {content} {tool_calls}")
