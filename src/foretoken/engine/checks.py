@@ -16,7 +16,7 @@ from torch import Tensor
 
 from foretoken.access import check_levels
 from foretoken.engine.cache_memory import of
-from foretoken.engine.request import Sample
+from foretoken.engine.request import Sample, longest
 from foretoken.errors import ForetokenError, Overloaded, shown
 from foretoken.models.budget import CacheBudget
 from foretoken.protocols import Drafter, Target, Verifier
@@ -311,9 +311,11 @@ def check_queue(
     `Overloaded` where more of them all find no slot, or no memory, than may wait."""
     if most is None:
         return
-    new = max(len(prompt), len(target.opening or prompt) + limit)
-    longest = [*(sample.longest for sample in queue), *[new] * n]
-    waiting = len(longest) - target.budget.fitting(longest[: target.free])
+    new = longest(prompt, target.opening or prompt, limit)
+    lengths = [*(sample.longest for sample in queue), *[new] * n]
+    if len(lengths) <= most:
+        return
+    waiting = len(lengths) - target.budget.fitting(lengths[: target.free])
     if waiting > most:
         raise Overloaded(
             f"{waiting} sequences would wait and max_queued is {most}; send the request later, "

@@ -165,6 +165,11 @@ class Written:
     text: str | None
 
 
+def longest(prompt: Seq[int], opening: Seq[int], limit: int) -> int:
+    """Tokens that a text of at most `limit` new ones may have in the end, or its source has."""
+    return max(len(prompt), len(opening) + limit)
+
+
 class Sample:
     """One of a request's samples: its sequence, its stopping rules, its output so far."""
 
@@ -184,8 +189,7 @@ class Sample:
     @property
     def longest(self) -> int:
         """Tokens that the sequence may have in the end, or its source has."""
-        request = self.request
-        return max(len(request.prompt), len(request.opening) + self._limit)
+        return longest(self.request.prompt, self.request.opening, self._limit)
 
     @property
     def left(self) -> int:

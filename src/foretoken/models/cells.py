@@ -89,9 +89,9 @@ class Cells:
             cell = one.width * self._itemsize
             self._parts.append(_Part(data, start, row, cell, head, one.window is not None))
             start += slots * row
-        kinds = {(p.tensor.shape[1], p.cell, p.windowed): p for p in self._parts}
-        counts = Counter((p.tensor.shape[1], p.cell, p.windowed) for p in self._parts)
-        self._alike = [(part, counts[kind]) for kind, part in kinds.items()]
+        kinds = [(part.tensor.shape[1], part.cell, part.windowed) for part in self._parts]
+        counts, of_kind = Counter(kinds), dict(zip(kinds, self._parts, strict=True))
+        self._alike = [(part, counts[kind]) for kind, part in of_kind.items()]
         self.tensors = [part.tensor for part in self._parts]
         self._stacks = self._stacked()
 
