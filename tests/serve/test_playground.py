@@ -109,7 +109,8 @@ def test_a_race_of_drawn_drafts_says_where_texts_differ(browser: Any, served: Se
     assert node["plain"]["text"] != node["run"]["text"]
     assert page.inner_text(".verdict").startswith("The texts differ from character")
     page.get_by_role("button", name="Replay").click()
-    page.wait_for_function("document.querySelector('.racer .text').innerText.length < 10")
+    begun = page.locator(".racer .text").first.filter(has_text=re.compile("^.{0,9}$", re.DOTALL))
+    begun.wait_for(state="attached")
     page.close()
 
 
@@ -248,7 +249,7 @@ def test_errors_are_told(browser: Any, served: Served) -> None:
 def test_a_key_is_asked_for(browser: Any) -> None:
     with serving(toy(), api_keys=("secret",)) as guarded:
         page = Watched(browser, f"{guarded.url}/", "wide", "light").page
-        page.wait_for_function("document.querySelector('#notice').textContent.includes('API key')")
+        page.locator("#notice", has_text="API key").wait_for()
         assert page.is_disabled("#send")
         configure(page, key="secret", max_tokens="4")
         page.wait_for_selector(ANSWERED)
