@@ -315,12 +315,16 @@ def test_an_interrupted_screen_goes_on_and_becomes_a_record(
     assert len(before) == 2 * len(METHODS) and not bench.whole.done(ours)
     assert bench.whole.expected(ours) > 0
     repair()
+    later = {**serve.environment(), "git_commit": "later", "cpu": "another"}
+    monkeypatch.setattr(serve, "environment", lambda: later)
     real.run(bench.whole, bench.bench, ["screen"])
     after = tokens(bench.bench.folder(ours))
     assert after[: len(before)] == before and len(after) == 3 * len(METHODS)
     assert real.following(bench.whole, ["screen"]) is None
     made = record.made(bench.whole, Path(), {}, 0.0)
     first, second = made["cells"]
+    assert len(first["commits"]) == len(first["machines"]) == len(first["dates"]) == 2
+    assert second["commits"] == ["later"]
     assert [row["method"] for row in first["rows"]] == [*METHODS]
     assert all(row["identity"]["different"] == 0 for row in first["rows"])
     assert all(row["over_plain"]["ratio"] > 0 for row in first["rows"])

@@ -53,6 +53,11 @@ class Round:
     def complete(self) -> bool:
         return len({a.group for a in self.answers}) == self.about["units"]
 
+    @property
+    def environments(self) -> list[dict[str, Any]]:
+        """Of every piece in which it was served."""
+        return [*self.about.get("earlier", []), self.about["environment"]]
+
 
 def read(folder: Path) -> Round:
     """Raises `ForetokenError` for damaged answers."""
@@ -70,6 +75,7 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
     costs = typical([line for r in rounds for line in r.costs])
     methods = list(dict.fromkeys(a.method for r in rounds for a in r.answers))
     read_tokens = {(a.id, a.turn): a.prompt_tokens for a in plain}
+    pieces = [where for r in rounds for where in r.environments]
     return {
         "stage": first.stage,
         "target": first.target,
@@ -81,9 +87,9 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "memory": first.memory,
         "complete": all(r.complete for r in rounds),
         "rounds": len(rounds),
-        "dates": [r.about["environment"]["date"] for r in rounds],
-        "machines": _machines(rounds),
-        "commits": sorted({str(r.about["environment"]["git_commit"]) for r in rounds}),
+        "dates": [where["date"] for where in pieces],
+        "machines": _machines(pieces),
+        "commits": list(dict.fromkeys(str(where["git_commit"]) for where in pieces)),
         "max_tokens": first.tokens,
         "prompts": len({a.id for a in plain}),
         "turns": len(read_tokens),
@@ -113,10 +119,10 @@ def _best_trained(rounds: Sequence[Round], methods: Sequence[str]) -> dict[str, 
     return {"method": best, "over": {m: found for m, found in beside.items() if found}}
 
 
-def _machines(rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """Each processor that a round was measured on, once."""
+def _machines(pieces: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each processor that was measured on, once."""
     names = ("cpu", "cpu_features", "cores")
-    found = [{name: r.about["environment"][name] for name in names} for r in rounds]
+    found = [{name: where[name] for name in names} for where in pieces]
     return [one for at, one in enumerate(found) if one not in found[:at]]
 
 

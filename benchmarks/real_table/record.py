@@ -17,11 +17,12 @@
     missed                    what was asked for and not found, in words
 
 A cell: stage ("screen", "grid", "whole", "precision", "trained"), target, precision, backend,
-parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines,
-commits, max_tokens, prompts, turns, groups (served together), prompt_tokens, written (how much of
-max_tokens answers have), skipped, looping (prompts that plain decoding answers with a loop),
-not_run, costs, rows, best_trained (of the stage "trained": {"method", "over"}, the fastest row of a
-trained drafter over each row of none) and peers.
+parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines and
+commits (of every piece in which its rounds were served), max_tokens, prompts, turns, groups (served
+together), prompt_tokens, written (how much of max_tokens answers have), skipped, looping (prompts
+that plain decoding answers with a loop), not_run, costs, rows, best_trained (of the stage
+"trained": {"method", "over"}, the fastest row of a trained drafter over each row of none) and
+peers.
 
 A row: engine "foretoken", method, config, prompts, tokens, target_passes, tokens_per_second,
 over_plain {"ratio", "ci95"}, mean_acceptance_length, draft_acceptance_rate, ms_per_step, ideal,

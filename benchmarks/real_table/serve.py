@@ -1,6 +1,6 @@
 """Serves one cell, prompt by prompt, into a folder that any interruption leaves usable.
 
-cell.json says what the folder holds; samples.jsonl has our answers and peers.jsonl the other
+cell.json says what the folder holds, and where each piece of it was served; samples.jsonl has our answers and peers.jsonl the other
 engines'; costs.jsonl what passes cost, measured between the prompts; clock.jsonl the seconds spent.
 Methods that keep something from prompt to prompt keep it in memory-N, after N units.
 """
@@ -123,6 +123,7 @@ class _Serving:
         about = {
             "cell": self.cell.to_json(),
             "environment": environment(),
+            "earlier": _environments(self.folder) if done else [],
             "backend": model.backend,
             "parameters": model.parameters,
             "units": len(self.units),
@@ -345,6 +346,13 @@ def _remembered(folder: Path) -> int:
     """After how many units the methods' memory was kept last."""
     kept = [path.name.partition("-")[2] for path in folder.glob("memory-*")]
     return max((int(count) for count in kept if count.isdigit()), default=0)
+
+
+def _environments(folder: Path) -> list[dict[str, Any]]:
+    """Of all pieces that were served into the folder, in order."""
+    path = folder / CELL
+    about = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    return [*about.get("earlier", []), about["environment"]] if about else []
 
 
 def _groups(answers: Sequence[Answer]) -> list[str]:
