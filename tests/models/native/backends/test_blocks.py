@@ -17,7 +17,7 @@ from block_matrices import BYTES, HEADS, matrix, sizes
 from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
-from foretoken.models.native.backends import blocks, kernels
+from foretoken.models.native.backends import blocks, kernels, pages
 from foretoken.models.native.backends.blocks import ALL, VALUES, Blocks
 from foretoken.testing import logits_after
 from linear_layers import PATHS, loops_for
@@ -202,3 +202,22 @@ def test_who_has_no_blocks_is_refused(tmp_path: Path) -> None:
         assert load_model(path, device="cpu").backend in ("half", "panels")
         with pytest.raises(ForetokenError, match=message):
             load_model(path, device="cpu", backend="blocks")
+
+
+def test_rows_that_are_joined_lie_where_others_lay() -> None:
+    """Not in the allocator's memory, which has holds between weights that it doesn't give back."""
+    parts = [matrix("Q4_K", 1024, 512).data, matrix("Q4_K", 256, 512).data]
+    with pages.reusing():
+
+        def joined() -> Blocks:
+            found = blocks._joined([Blocks(part, "Q4_K", 512) for part in parts])
+            assert isinstance(found, Blocks)
+            return found
+
+        first = joined()
+        assert torch.equal(first.data, torch.cat(parts)) and first.shape == (1280, 512)
+        place = first.data.data_ptr()
+        del first
+        other = torch.empty_like(torch.cat(parts))  # where the allocator would have put it
+        assert joined().data.data_ptr() == place
+        del other

@@ -150,7 +150,8 @@ def _joined(weights: list[Blocks | Tensor]) -> Blocks | Tensor:
         return first
     if isinstance(first, Blocks):
         data = [weight.data for weight in weights if isinstance(weight, Blocks)]
-        return Blocks(torch.cat(data), first.kind, first.shape[1])
+        rows = pages.passing((sum(map(len, data)), data[0].shape[1]), torch.uint8)
+        return Blocks(torch.cat(data, out=rows), first.kind, first.shape[1])
     return torch.cat([weight.float() for weight in weights if isinstance(weight, Tensor)])
 
 
