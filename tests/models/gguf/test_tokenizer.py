@@ -79,6 +79,26 @@ def test_ids_are_those_of_transformers(case: str, tmp_path: Path) -> None:
         assert getattr(ours, name) == getattr(theirs, name), name
 
 
+@pytest.mark.parametrize("case", ["qwen", "gemma"])
+def test_it_is_made_once(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not copied, which takes a large vocabulary seconds, and as much memory again."""
+    seen: list[Any] = []
+    keep_whole = tokenizer._keep_whole
+
+    def noted(made: Any, *rest: Any) -> None:
+        seen.append(made)
+        keep_whole(made, *rest)
+
+    monkeypatch.setattr(tokenizer, "_keep_whole", noted)
+    ours, _ = both(tmp_path, CASES[case][0], **CASES[case][1])
+    assert ours.backend_tokenizer is seen[0]
+    ours.save_pretrained(tmp_path / "saved")
+    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert [again(text)["input_ids"] for text in TEXTS] == [
+        ours(text)["input_ids"] for text in TEXTS
+    ]
+
+
 def test_a_conversation_in_the_file_s_template(tmp_path: Path) -> None:
     ours, _ = both(tmp_path)
     ids = ours.apply_chat_template([{"role": "user", "content": "the"}], return_dict=False)

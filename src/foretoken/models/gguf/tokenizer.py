@@ -68,7 +68,7 @@ def read(file: GGUFFile) -> Any:
         made = makers[kind](file, tokens)
         _keep_whole(made, file, tokens)
         return PreTrainedTokenizerFast(
-            tokenizer_object=made,
+            tokenizer_object=_Own(made),
             clean_up_tokenization_spaces=False,
             chat_template=_template(file),
             add_bos_token=bool(file.metadata.get("tokenizer.ggml.add_bos_token", _opens(file))),
@@ -79,6 +79,17 @@ def read(file: GGUFFile) -> Any:
         raise
     except Exception as error:  # `tokenizers` has no other one
         raise file.refusal(f"its tokenizer can't be made ({one_line(error)})") from error
+
+
+class _Own:
+    """A tokenizer that nobody else has. transformers copies what it is given, which takes as much
+    memory again, and seconds where there are 260,000 tokens."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._made
 
 
 def _opens(file: GGUFFile) -> bool:
