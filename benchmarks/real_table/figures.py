@@ -34,6 +34,8 @@ from real_table.lineup import TRAINED
 from real_table.serve import CELL, COSTS, PEERS, read_lines
 
 RESAMPLES = 2_000
+_WIDER = ("lookahead",)
+"""Methods whose passes score more than their drafts, which no record counts."""
 
 Spent = dict[tuple[int, str], tuple[float, float]]
 """(round, prompts served together) -> tokens and seconds."""
@@ -209,19 +211,20 @@ def _part(
 def _ideal(
     method: str, found: Measured, base: Measured, costs: Costs | None, size: int
 ) -> float | None:
-    """The speedup that the tokens a pass allow at the passes' measured costs. What a trained
-    drafter runs is not passes of a known cost: there it is what drafting took by the clock; None
-    for others of which it isn't known."""
+    """The speedup that the tokens a pass allow at the passes' measured costs; None where these
+    aren't known, as of batches that draft with something else than a model of their own."""
     if costs is None or not found["target_passes"]:
         return None
-    if method not in costs["drafts"]:
-        return _ideal_by_clock(found, base, costs, method) if method in TRAINED else None
-    return ideal(found, base, costs, method, size)["from_pass_costs"]
+    if method in costs["drafts"]:
+        return ideal(found, base, costs, method, size)["from_pass_costs"]
+    known = size == 1 and method not in (BASELINE, *_WIDER)
+    return _ideal_by_clock(found, base, costs, method) if known else None
 
 
 def _ideal_by_clock(found: Measured, base: Measured, costs: Costs, method: str) -> float | None:
-    """Drafting counts with the milliseconds of a step that the engine's clock has for it."""
-    own, steps = machine(costs, method, base), measured_drafting(found)  # of drafts: nothing
+    """Of what drafts with heads, parts of the target or several things in turn: drafting counts
+    with the milliseconds of a step that the engine's clock has for it."""
+    own, steps = machine(costs, method, base), measured_drafting(found)
     step = step_ms(steps, own, 1) + found["ms_per_step"]["draft"]
     return steps.tokens * own.plain_ms(1) / step
 

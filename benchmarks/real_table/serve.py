@@ -1,8 +1,9 @@
 """Serves one cell, prompt by prompt, into a folder that any interruption leaves usable.
 
-cell.json says what the folder holds, and where each piece of it was served; samples.jsonl has our answers and peers.jsonl the other
-engines'; costs.jsonl what passes cost, measured between the prompts; clock.jsonl the seconds spent.
-Methods that keep something from prompt to prompt keep it in memory-N, after N units.
+cell.json says what the folder holds, and where each piece of it was served; samples.jsonl has our
+answers and peers.jsonl the other engines'; costs.jsonl what passes cost, measured between the
+prompts; clock.jsonl the seconds spent. Methods that keep something from prompt to prompt keep it in
+memory-N, after N units.
 """
 
 from __future__ import annotations
