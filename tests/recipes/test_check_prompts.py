@@ -11,6 +11,7 @@ from foretoken import zoo
 from foretoken.bench.suites import data
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(data.folder() is None, reason="FORETOKEN_DATA names no folder of texts")
 def test_prompts_are_not_in_the_training_text() -> None:
     """No run of 13 words of a bundled prompt stands in the corpus."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -73,7 +73,16 @@ def build_small(name: str, pair: Pair) -> BuiltMethod:
     return build({"method": name, **given(row.drafter, pair), **few})
 
 
-@pytest.mark.parametrize("name", [*METHODS, *(name for name in COMBINED if name not in METHODS)])
+def by_drafter() -> Iterator[Any]:
+    """Every method; of those with the same drafter all but the first are slow."""
+    seen = set()
+    for name in [*METHODS, *(name for name in COMBINED if name not in METHODS)]:
+        drafter = METHODS[name].drafter if name in METHODS else name
+        yield pytest.param(name, marks=[pytest.mark.slow] if drafter in seen else [])
+        seen.add(drafter)
+
+
+@pytest.mark.parametrize("name", by_drafter())
 def test_every_call_of_every_method(name: str) -> None:
     """Whatever raises, nothing is lost and nobody else's text changes."""
     pair = models("native")

@@ -84,7 +84,9 @@ def train_on_two(
     assert code == 0, said.read_text()[-4000:]
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle", "dflash"])
+@pytest.mark.parametrize(
+    "method", ["eagle", "dflash", pytest.param("medusa", marks=pytest.mark.slow)]
+)
 def test_two_processes_learn_what_one_does(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, method: str
 ) -> None:

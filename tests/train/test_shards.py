@@ -21,7 +21,9 @@ def last_state(out: Path) -> Any:
     return torch.load(max((out / "resume").glob("step-*.pt")))
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle3", "sps"])
+@pytest.mark.parametrize(
+    "method", ["eagle3", "sps", pytest.param("medusa", marks=pytest.mark.slow)]
+)
 def test_shared_out_over_two_processes(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, method: str
 ) -> None:
