@@ -16,7 +16,7 @@ import stored_models
 from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
-from foretoken.models.native.backends import blocks, quantise
+from foretoken.models.native.backends import blocks, kernels, quantise
 from foretoken.models.native.backends.blocks import Blocks
 from foretoken.testing import logits_after
 
@@ -64,6 +64,23 @@ def test_numbers_of_a_format_stay(kind: str) -> None:
     whole[:, 0] = -most  # so that the scale is certain
     weight = whole * 0.25
     assert torch.equal(numbers(quantise.quantised(weight, kind)), weight)
+
+
+@pytest.mark.parametrize("kind", sorted(quantise.BITS))
+def test_the_loop_does_what_torch_does(kind: str) -> None:
+    """But for sums in another order: scales to a few bits, and whole numbers where two are as near,
+    of which none leaves more."""
+    most = 2 ** (quantise.BITS[kind] - 1)
+    x = torch.randn(4000, 32, generator=torch.Generator().manual_seed(0)) * 0.02
+    x[:40], x[40:80, 5:], x[80:120, 3], x[120:160] = 0, 0, -3, x[120:160].abs() * 1e-20
+    scales, whole = kernels.quantise(x, most)
+    expected, theirs = quantise.by_torch(x, most)
+    same = (whole == theirs).all(1)
+    assert float(same.float().mean()) > 0.99
+    torch.testing.assert_close(scales[same], expected[same], rtol=1e-5, atol=0)
+    left, least = ((s * w - x).norm(dim=1) for s, w in ((scales, whole), (expected, theirs)))
+    torch.testing.assert_close(left, least, rtol=1e-3, atol=0)
+    assert whole.min() == -most + (most == 128) and whole.max() == most - 1
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_K"])

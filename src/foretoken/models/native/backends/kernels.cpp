@@ -5,6 +5,7 @@
 #include "dequantise.h"
 #include "layers.h"
 #include "pack.h"
+#include "quantise.h"
 
 extern "C" {
 long width() { return WIDTH; }
@@ -35,6 +36,14 @@ float dequantise(const uint8_t *blocks, long bytes, void *to, long values, int f
   float largest;
   memcpy(&largest, &most, sizeof largest);
   return largest;
+}
+
+// x [groups, 32] -> whole numbers [groups, 32] from -most to most - 1, and scales [groups].
+void quantise(const float *x, int8_t *whole, float *scales, long groups, long most, int threads) {
+#pragma omp parallel for num_threads(threads)
+  for (long g = 0; g < groups; g += LANES)
+    quantise_groups(x + g * GROUP, whole + g * GROUP, scales + g,
+                    groups - g < LANES ? groups - g : LANES, most);
 }
 
 // [N, K] of numbers of two or four bytes -> panels of WIDTH rows each, N filled up with zeros.

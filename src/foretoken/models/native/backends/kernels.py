@@ -81,6 +81,17 @@ def dequantise(place: int, size: int, to: torch.Tensor, kind: int) -> float:
     return largest
 
 
+def quantise(x: torch.Tensor, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Numbers [B, 32] in float32 -> scales [B, 1], and whole numbers from -most to most - 1 in int8
+    [B, 32]."""
+    loops, x = library(), x.contiguous()
+    assert loops is not None and x.shape[1] == 32 and x.dtype == torch.float32
+    scales, whole = torch.empty(len(x), 1), torch.empty(x.shape, dtype=torch.int8)
+    places = x.data_ptr(), whole.data_ptr(), scales.data_ptr()
+    loops.quantise(*places, len(x), most, torch.get_num_threads())
+    return scales, whole
+
+
 def _asked(loops: ctypes.CDLL) -> ctypes.CDLL:
     """The same, having asked the system for the CPU's matrix tiles."""
     if loops.tiles() < 0:
@@ -97,6 +108,8 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
     loops.int8_levels.restype = ctypes.c_int
     loops.dequantise.restype = ctypes.c_float
     loops.dequantise.argtypes = [place, number, place, number, *[ctypes.c_int] * 3]
+    loops.quantise.restype = None
+    loops.quantise.argtypes = [place] * 3 + [number] * 2 + [ctypes.c_int]
     loops.has_blocks.restype = ctypes.c_int
     loops.tiles.restype = ctypes.c_int
     loops.laid_size.restype = number

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.models.native.backends import blocks, pages
+from foretoken.models.native.backends import blocks, kernels, pages
 from foretoken.models.native.backends.blocks import VALUES, Blocks
 from foretoken.models.native.layer import Linear
 
@@ -24,7 +24,7 @@ BITS = {"Q4_0": 4, "Q5_0": 5, "Q6_0": 6, "Q8_0": 8}
 """Of formats with a scale for 32 numbers and nothing else."""
 WRITTEN = (*BITS, "Q4_K")
 
-_PART = 2**17  # numbers quantised together: they stay in the cache
+_PART = 2**18  # numbers quantised together: they stay in the cache
 _STEPS = (-0.9, -0.6, -0.3, 0.0, 0.3, 0.6, 0.9)
 """First scales: the largest number becomes the lowest whole number, or one that is off by these."""
 _TRIALS = (-1.0, -0.6, -0.2, 0.2, 0.6, 1.0)
@@ -60,6 +60,8 @@ def quantised(weight: Tensor | Blocks, kind: str) -> Blocks:
     """A matrix [outputs, inputs] of any floating dtype in one of `WRITTEN`; a row's last block is
     filled up with zeros."""
     outputs, inputs = weight.shape
+    if isinstance(weight, Blocks):  # those that lie in a file are read at once
+        weight = Blocks(weight.data, weight.kind, inputs)
     write = _with_minima if kind == "Q4_K" else _with_scales
     step = max(1, _PART // inputs)
     data: Tensor | None = None
@@ -81,7 +83,8 @@ def quantised(weight: Tensor | Blocks, kind: str) -> Blocks:
 def _with_scales(x: Tensor, kind: str) -> Tensor:
     """[B, 32] -> bytes [B, bytes of a block]."""
     bits = BITS[kind]
-    scales, whole = _symmetric(x, 2 ** (bits - 1))
+    symmetric = by_torch if kernels.library() is None else kernels.quantise
+    scales, whole = symmetric(x, 2 ** (bits - 1))
     head = _head(scales, x, kind)
     if bits == 8:
         return torch.cat([head, whole.to(torch.int8).view(torch.uint8)], 1)
@@ -111,8 +114,9 @@ def _packed(above: Tensor, bits: int) -> Tensor:
     return (above.view(len(above), -1, len(shifts)) << shifts).sum(2, dtype=torch.uint8)
 
 
-def _symmetric(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Scales [B, 1] and whole numbers from -most to most - 1, [B, 32], as floats."""
+def by_torch(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Scales [B, 1] and whole numbers from -most to most - 1, [B, 32], as floats: what
+    `kernels.quantise` does, slowly."""
     extreme = x.gather(1, x.abs().argmax(1, keepdim=True))
     inverse = torch.where(extreme.abs() > _TINY, 1 / extreme, 0)
     gain, factor = torch.full_like(extreme, -1.0), torch.zeros_like(extreme)
