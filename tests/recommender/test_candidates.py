@@ -37,6 +37,8 @@ def test_what_applies_to_the_bundled_target(mini: LLM) -> None:
     small = next(one for one in found.candidates if one.label == "sps mini-draft")
     assert small.any_length and not small.given
     assert small.config == {"method": "sps", "model": "mini-draft", "num_speculative_tokens": 8}
+    narrow = next(one for one in found.candidates if one.label == "sps mini-draft in q4")
+    assert narrow.config == {**small.config, "draft_backend": "q4"} and narrow.any_length
     wide = find_candidates(mini, zoo.path("mini"), (), wide=True)
     assert "token_recycling" in [one.label for one in wide.candidates]
 
@@ -48,6 +50,7 @@ def test_given_models(mini: LLM, checkpoints: Pair) -> None:
     found = find_candidates(mini, zoo.path("mini"), given, wide=False)
     asked = [one.label for one in found.candidates if one.given]
     assert asked == ["eagle mini-eagle", "eagle2 mini-eagle", "sps mini-draft", "tli draft"]
+    assert "tli draft in q4" in [one.label for one in found.candidates]
     assert [one.label for one in found.candidates].count("sps mini-draft") == 1
     with pytest.raises(ForetokenError, match="nowhere"):
         find_candidates(mini, zoo.path("mini"), ("./nowhere",), wide=False)
@@ -58,6 +61,7 @@ def test_without_the_target_s_layers(checkpoints: Pair) -> None:
     outside = LLM(checkpoints[0], model_impl="transformers")
     found = find_candidates(outside, checkpoints[0], (), wide=False)
     methods = {one.config["method"] for one in found.candidates}
+    assert not [one.label for one in found.candidates if "q4" in one.label]
     assert not methods & {"early_exit", "swift", "substitute"}
 
 
@@ -71,5 +75,8 @@ def test_lengths_and_names() -> None:
     assert with_auto(None).config == {"method": "auto"}
     auto = with_auto(one)
     assert (auto.label, auto.config) == ("auto a", {"method": "auto", "model": "x/a"})
+    narrow = Candidate("sps a in q4", {"method": "sps", "model": "x/a", "draft_backend": "q4"})
+    auto = with_auto(narrow)
+    assert auto.label == "auto a in q4" and auto.config["draft_backend"] == "q4"
     named = Candidate("sps b", {"method": "sps", "model": str(Path("x") / "b.gguf")})
     assert with_auto(named).label == "auto b"

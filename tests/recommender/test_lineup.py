@@ -50,6 +50,22 @@ def test_a_draft_model_is_loaded_once(lineup: Lineup, checkpoints: Pair) -> None
     assert [part.small_models for part in parts if part.small_models] == [(first,)]
 
 
+def test_one_that_is_loaded_otherwise_is_another(lineup: Lineup, checkpoints: Pair) -> None:
+    """In 4 bits it is a model of its own, which auto drafts with where it was the best."""
+    whole = small(checkpoints)
+    narrow = Candidate("sps draft in q4", {**whole.config, "draft_backend": "q4"}, any_length=True)
+    lineup.load([whole, narrow], Allowance.starting(99), nothing)
+    drafters = [lineup.runner.llms[one.label].engine.drafter for one in (whole, narrow)]
+    one, other = map(draft_model, drafters)
+    assert one is not None and other is not None and other is not one
+    assert other.backend == "q4" != one.backend
+    best = [Prediction(narrow.label, narrow.of_length(3), {Cell(1, 0.0): 1.5})]
+    found = [candidate.label for candidate in lineup.finalists(best, 2, [])]
+    assert found == ["sps draft in q4, 3 tokens", "auto draft in q4"]
+    parts = lineup.runner.llms[found[1]].engine.drafter.parts
+    assert [part.small_models for part in parts if part.small_models] == [(other,)]
+
+
 def test_what_cannot_be_served(lineup: Lineup, checkpoints: Pair) -> None:
     """Is noted, or refused where it was asked for; so is what there is no time for."""
     bad = Candidate("eagle", {"method": "eagle", "model": str(checkpoints[1])})

@@ -14,6 +14,7 @@ from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.models import gguf
 from foretoken.models.load import find
+from foretoken.models.native.backends import blocks
 from foretoken.recommender.models_nearby import (
     Place,
     folders,
@@ -27,6 +28,8 @@ LONGEST = 8
 """Tokens of a draft with which a chain is screened; shorter ones are predicted from it."""
 MOST_FOUND = 2
 """Smaller models that are taken of those found; each has to be loaded."""
+
+BACKEND = "draft_backend"
 
 _COPYING = ("pld", "suffix", "sam")
 _LENGTH = "num_speculative_tokens"
@@ -100,7 +103,8 @@ def with_auto(draft: Candidate | None) -> Candidate:
     """`auto`, which chooses at every step: between copies, and a draft model where one is good."""
     if draft is None:
         return Candidate("auto", {"method": "auto"})
-    return _with_model("auto", draft.config["model"])
+    found = _with_model("auto", draft.config["model"])
+    return _narrowed(found) if BACKEND in draft.config else found
 
 
 def _with_model(method: str, model: str, **options: Any) -> Candidate:
@@ -132,7 +136,17 @@ def _of_model(plain: LLM, place: Place, given: bool) -> list[Candidate]:
     fits = plain.tokenizer is None or same_tokenizer(plain.tokenizer, place.path)
     name = "sps" if fits else "tli"  # which drafts by the texts of another tokenizer's tokens
     draft = _with_model(name, place.name, **{_LENGTH: LONGEST})
-    return [replace(draft, given=given, any_length=True)]
+    draft = replace(draft, given=given, any_length=True)
+    model = plain.model
+    narrow = blocks.supports(model.dtype, model.device) and blocks.has_loops()
+    return [draft, _narrowed(draft)] if narrow else [draft]
+
+
+def _narrowed(draft: Candidate) -> Candidate:
+    """The same with the model's weights in 4 bits, which are read faster: what it drafts changes,
+    what the target writes doesn't."""
+    config = {**draft.config, BACKEND: "q4"}
+    return replace(draft, label=f"{draft.label} in q4", config=config, given=False)
 
 
 def _of_the_target(plain: LLM, wide: bool) -> list[Candidate]:

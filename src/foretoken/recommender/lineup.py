@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from foretoken.bench.measure.costs import draft_model
 from foretoken.bench.plan import Unit
@@ -11,14 +12,14 @@ from foretoken.bench.record import Answer
 from foretoken.bench.run.runner import Runner
 from foretoken.errors import ForetokenError
 from foretoken.models.model import CausalLM
-from foretoken.recommender.candidates import Candidate, with_auto
+from foretoken.recommender.candidates import BACKEND, Candidate, with_auto
 from foretoken.recommender.prediction import Prediction, most_promising
 from foretoken.recommender.race import SCREENING, Allowance
 
 _SHARING = ("sps", "auto")
-_LOADED_AS = {"draft_backend", "draft_vocab_size"}
-"""Options with which a method has a draft model of its own."""
 """Methods whose draft model may be one that is loaded already."""
+_LOADED_AS = (BACKEND, "draft_vocab_size")
+"""Options of how it is loaded, which must be the same."""
 
 
 class Lineup:
@@ -27,7 +28,7 @@ class Lineup:
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
         self.left_out: dict[str, str] = {}
-        self._models: dict[str, CausalLM] = {}
+        self._models: dict[tuple[Any, ...], CausalLM] = {}
 
     def load(
         self, candidates: Seq[Candidate], allowance: Allowance, advance: Callable[[], None]
@@ -69,16 +70,17 @@ class Lineup:
     def _add(self, candidate: Candidate) -> bool:
         """Load one; False where the target can't serve it. Its draft model is remembered."""
         runner, config = self.runner, candidate.config
-        sharing = config.get("method") in _SHARING and not _LOADED_AS & set(config)
-        name = str(config["model"]) if sharing and "model" in config else None
-        if name in self._models:
-            config = {**config, "model": self._models[name]}
+        sharing = config.get("method") in _SHARING and "model" in config
+        key = (str(config["model"]), *map(config.get, _LOADED_AS)) if sharing else ()
+        if key in self._models:
+            as_loaded = {name: value for name, value in config.items() if name not in _LOADED_AS}
+            config = {**as_loaded, "model": self._models[key]}
         runner.add(candidate.label, config)
         if candidate.label in runner.not_run:
             if candidate.given:
                 raise ForetokenError(runner.not_run[candidate.label])
             return False
         lent = draft_model(runner.llms[candidate.label].engine.drafter)
-        if name is not None and lent is not None:
-            self._models[name] = lent
+        if sharing and lent is not None:
+            self._models[key] = lent
         return True
