@@ -227,6 +227,36 @@ DRAFTING: dict[str, Mutant] = {
         "seed * 1_000_003 + step",
         ("train/test_loop.py::test_noise_is_the_batchs_own",),
     ),
+    "an estimate with noise": Mutant(
+        "foretoken.train.loop:evaluate",
+        "module.eval()",
+        "None",
+        ("train/test_loop.py::test_estimates_are_made_without_noise",),
+    ),
+    "no noise after an estimate": Mutant(
+        "foretoken.train.loop:evaluate",
+        "module.train()",
+        "None",
+        ("train/test_loop.py::test_estimates_are_made_without_noise",),
+    ),
+    "a batch counts whatever it has to predict": Mutant(
+        "foretoken.train.loop:_shares",
+        "weight / mean if mean else 1.0",
+        "1.0",
+        ("train/test_loop.py::test_a_steps_tokens_count_alike",),
+    ),
+    "large sources are drawn from more often": Mutant(
+        "foretoken.train.batches:Batches._draw_record",
+        "len(self.parts) < 2",
+        "True",
+        ("train/test_batches.py::test_sources_are_drawn_from_equally_often",),
+    ),
+    "held-out prompts are learned from": Mutant(
+        "foretoken.train.sources:hold_out",
+        "part.apart(held_out)",
+        "part",
+        ("train/test_sources.py::test_prompts_that_come_twice",),
+    ),
     "weights swapped in the middle of a draft": Mutant(
         "foretoken.drafters.shared.learner:Learner._step",
         "return self.weights.build()",

@@ -46,3 +46,24 @@ def test_a_dry_run(
     said = capsys.readouterr().out
     assert "fc.weight" in said and "GB  a process" in said
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_of_several_processes(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torchrun starts them: shared out, it is reckoned for so many, and said once."""
+    command = ["train", "eagle", "--target", str(checkpoints[0]), "--data", "none.jsonl"]
+    command += ["--out", str(tmp_path / "out"), "--dry-run", "--shard"]
+    said = []
+    for processes, rank in (("1", "0"), ("8", "0"), ("8", "5")):
+        monkeypatch.setenv("WORLD_SIZE", processes)
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(SystemExit) as ended:
+            main(command)
+        out, error = capsys.readouterr()
+        said.append(out)
+        assert bool(ended.value.code) == ("this is the only one" in error) == (processes == "1")
+    assert "the optimiser, a part" in said[1] and not said[0] and not said[2]

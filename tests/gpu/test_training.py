@@ -53,14 +53,6 @@ TRAINED = {"hydra-plus": "hydra", "eagle3-sglang": "eagle3", "medusa2-lora": "me
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
 
 
-@pytest.fixture(autouse=True)
-def other_precision() -> None:
-    """accelerate keeps the first training's precision for the whole process."""
-    from accelerate.state import AcceleratorState
-
-    AcceleratorState._reset_state(True)
-
-
 def trained(
     recipe: str,
     checkpoints: tuple[Path, Path],

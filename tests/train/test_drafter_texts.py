@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from foretoken import ForetokenError, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
@@ -88,3 +88,21 @@ def test_a_drafter_samples_its_texts(checkpoints: tuple[Path, Path], tmp_path: P
         train_small_lm(
             checkpoints[0], tmp_path / "three", "target+drafter", order="epochs", **settings
         )
+
+
+def test_its_engine_is_made_for_its_texts(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of the target: a GPU has caches whole, which for the drafter's context would take
+    what the training needs."""
+    lengths: list[int] = []
+    generate = LLM.generate
+
+    def noting(llm: Any, *given: Any, **options: Any) -> Any:
+        lengths.append(llm.engine.target.max_length)
+        return generate(llm, *given, **options)
+
+    monkeypatch.setattr(LLM, "generate", noting)
+    settings = {"own_texts": 3, "shape": {"model": str(checkpoints[1])}}
+    train_small_lm(checkpoints[0], tmp_path, "target+drafter", **settings)
+    assert lengths and max(lengths) <= SMALL["length"]

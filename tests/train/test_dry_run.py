@@ -11,6 +11,8 @@ import gguf_files
 from foretoken import ForetokenError
 from foretoken.train.dry_run import dry_run
 from foretoken.train.recipe import read_recipe
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.small_lm import TrainedLM
 
 EIGHT_B = {
     "hidden_size": 4096,
@@ -57,6 +59,45 @@ def test_other_methods(method: str, large: str) -> None:
     """None needs weights, or memory for its own."""
     found = dry_run(method, large, read_recipe(method, {"shape": {}}))
     assert 1e7 < found.drafter < found.target
+
+
+def test_small_models(checkpoints: tuple[Path, Path]) -> None:
+    """Those that begin as a checkpoint, by its configuration; a step runs their own layers."""
+    target, model = map(str, checkpoints)
+    shape = {"shape": {"model": model}}
+    small = sum(p.numel() for p in TrainedLM(Facts(0, 97, 0), model=model).parameters())
+    found = dry_run("sps", target, read_recipe("sps", shape))
+    assert found.drafter == small
+    assert found.parts["their gradients"] == 4 * small == found.parts["the optimiser"] // 2
+    assert dry_run("specdec", target, read_recipe("specdec", shape)).drafter > small
+    numbers = {"hidden_size": 96, "num_attention_heads": 2, "num_hidden_layers": 1}
+    one, eight = (
+        dry_run("sps", target, read_recipe("sps", {"shape": {**numbers, "num_hidden_layers": n}}))
+        for n in (1, 8)
+    )
+    assert eight.parts["a batch"] > 3 * one.parts["a batch"]
+
+
+def test_target_and_heads_together(checkpoints: tuple[Path, Path]) -> None:
+    """All of the target's weights are trained, or adapters of them."""
+    whole = dry_run("medusa2", str(checkpoints[0]), read_recipe("medusa2"))
+    assert whole.drafter > whole.target
+    assert whole.parts["their gradients"] == whole.parts["the drafter's weights"]
+    pytest.importorskip("peft")
+    adapted = dry_run("medusa2", str(checkpoints[0]), read_recipe("medusa2-lora"))
+    assert adapted.drafter > whole.drafter
+    assert adapted.parts["their gradients"] < adapted.parts["the drafter's weights"]
+
+
+def test_shared_out_over_processes(large: str) -> None:
+    """Each keeps its part; a step has all weights and gradients, and the first process a copy."""
+    recipe = read_recipe("eagle3")
+    one, eight = dry_run("eagle3", large, recipe), dry_run("eagle3", large, recipe, among=8)
+    own = 4 * one.drafter
+    assert own == one.parts["the drafter's weights"]
+    for name, size in (("the drafter's weights", own), ("the optimiser", 2 * own)):
+        assert eight.parts[f"{name}, a part"] == pytest.approx(size / 8, abs=1)
+    assert one.bytes - eight.bytes == pytest.approx(4 * own - (4 * own / 8 + 3 * own), abs=3)
 
 
 def test_a_gguf_file(tmp_path: Path) -> None:

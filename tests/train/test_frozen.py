@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import torch
 
+from foretoken.models.load import wrapped
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import Pair
+from foretoken.testing import Pair, tiny_transformers
+from foretoken.train import frozen
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
-from lessons import GREEDY, written
+from lessons import GREEDY, packed, written
 
 
 def test_lessons_hold_the_targets_cache(pair: Pair) -> None:
@@ -26,3 +31,39 @@ def test_lessons_hold_the_targets_cache(pair: Pair) -> None:
     for layer in (0, 1):
         for mine, theirs in zip(lesson.kv(layer), target.kv(sequence, layer), strict=True):
             torch.testing.assert_close(mine[0, :, start : start + count], theirs)
+
+
+@pytest.mark.parametrize("kind", ["native", "transformers"])
+def test_long_texts_are_read_in_parts(
+    pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mask is for all pairs of a row's tokens; states, keys and values, and what is appended are
+    those of one pass."""
+    model: Any = (
+        pair.target if kind == "native" else wrapped(tiny_transformers(pair.target.vocab_size))
+    )
+    rows, seen = packed(written(pair.target)), list[int]()
+    embeddings = torch.randn(2, 3, model.width, dtype=model.dtype)
+    positions = torch.tensor([[5, 6, 7], [2, 3, 4]])
+    visible = torch.rand(2, 3, 83) < 0.5
+    forward = type(model).forward
+
+    def noting(this: Any, feed: Any, *given: Any) -> Any:
+        seen.append(feed.ancestors.numel())
+        return forward(this, feed, *given)
+
+    def read() -> list[torch.Tensor]:
+        lesson = FrozenTarget(model).lesson(rows, (0, 1, -1))
+        seen.append(0)  # what is appended may see all of the text
+        kept = [*lesson.hidden.values(), *(x.clone() for x in lesson.kv(1))]
+        return [*kept, lesson.append(embeddings, positions, visible)]
+
+    monkeypatch.setattr(type(model), "forward", noting)
+    whole = read()
+    assert seen[0] == 2 * 80 * 80
+    seen.clear()
+    monkeypatch.setattr(frozen, "_PAIRS", 2 * 80 * 7, raising=False)
+    parts = read()
+    assert len(seen[: seen.index(0)]) == 12 and max(seen[: seen.index(0)]) <= 2 * 80 * 7
+    for one, other in zip(parts, whole, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

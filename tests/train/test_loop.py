@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -138,3 +140,60 @@ def test_the_schedules(schedule: str, shares: list[float]) -> None:
     quarter = {"cosine": 0.1 + 0.9 * (1 + 2**-0.5) / 2, "linear": 0.775, "constant": 1.0}
     loop._set_rate([optimizer], recipe, 4)
     assert optimizer.param_groups[0]["lr"] / 3 == pytest.approx(quarter[schedule])
+
+
+def test_the_drafter_stays_where_its_target_is(tmp_path: Path) -> None:
+    """accelerate would move what it prepares to the first GPU (here: to the CPU)."""
+    with torch.device("meta"):
+        module = torch.nn.Linear(2, 2)
+    elsewhere: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device("meta")))
+    accelerator = loop._accelerator(elsewhere, Job("medusa", "mini", [], Recipe(), tmp_path))
+    assert accelerator.prepare(module).weight.is_meta
+
+
+def test_estimates_are_made_without_noise(checkpoints: tuple[Path, Path]) -> None:
+    """Nor dropout; and what is learned after one has them again."""
+    model, noisy = load_model(checkpoints[0], backend="plain"), list[bool]()
+    module = EagleModule(Facts.of(model)).train()
+    records = Records.of([([1, 2], [3, 4, 5, 6])] * 3, 8, model.vocab_size)
+
+    def acceptance(one: Any, lesson: Any) -> torch.Tensor:
+        noisy.append(one.training)
+        none: torch.Tensor = lesson.max_nodes[..., None] > 9
+        return none
+
+    loop.evaluate(module, FrozenTarget(model), records, acceptance, 2)
+    assert noisy == [False, False] and module.training
+
+
+def train_medusa(target: Path, out: Path, rows: int, accumulation: int) -> dict[str, torch.Tensor]:
+    """Three steps along answers of very different lengths."""
+    model = load_model(target, dtype=torch.float64, backend="plain")
+    torch.manual_seed(1)
+    module = trainable("medusa").module(Facts.of(model)).double()
+    pairs = [([1] * 25, [2, 3]), ([4], [5, 6, 7, 8, 9] * 6), ([1] * 9, [3] * 20)]
+    records = Records.of(pairs, 30, model.vocab_size)
+    recipe = Recipe(
+        length=32, max_tokens=30, steps=3, rows=rows, accumulation=accumulation, warmup=0.0
+    )
+    losses: list[float] = []
+    train(
+        module,
+        FrozenTarget(model),
+        lambda step: [records],
+        records,
+        lambda m, lesson: lesson.max_nodes[..., None] > 9,
+        Job("medusa", str(target), [], recipe, out, report=lambda now: losses.append(now.loss)),
+        {},
+    )
+    weights = {name: weight.detach().clone() for name, weight in module.state_dict().items()}
+    return {**weights, "losses": torch.tensor(losses)}
+
+
+def test_a_steps_tokens_count_alike(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whether they come in one batch of four rows or in four of one, which have more and less to
+    predict."""
+    together = train_medusa(checkpoints[0], tmp_path / "one", rows=4, accumulation=1)
+    apart = train_medusa(checkpoints[0], tmp_path / "four", rows=1, accumulation=4)
+    for name, weight in together.items():
+        torch.testing.assert_close(apart[name], weight, rtol=1e-5, atol=1e-7)

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
+from foretoken.drafters.specdec import SpecDecModel
 from foretoken.train.muon import Muon, optimizers_for, orthogonal
 from foretoken.train.recipe import Recipe
+from foretoken.trainable.checkpoint import Facts, Trained
 
 
-def module() -> nn.Module:
-    made = nn.Module()
-    made.up = nn.Linear(4, 6)
-    made.lm_head = nn.Linear(4, 9, bias=False)
-    made.embed_tokens = nn.Embedding(9, 4)
-    made.norm = nn.RMSNorm(4)
-    return made
+class Module(Trained):
+    def __init__(self) -> None:
+        super().__init__(Facts(4, 9, 1))
+        self.up = nn.Linear(4, 6)
+        self.lm_head = nn.Linear(4, 9, bias=False)
+        self.embed_tokens = nn.Embedding(9, 4)
+        self.norm = nn.RMSNorm(4)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        return [{"params": list(self.parameters()), "factor": 0.5}]
 
 
 def test_updates_are_orthogonal() -> None:
@@ -28,9 +37,8 @@ def test_updates_are_orthogonal() -> None:
 
 def test_matrices_between_states_are_its_own() -> None:
     """Rows a token, biases and norms stay AdamW's; every parameter is moved by just one."""
-    made = module()
-    groups = [{"params": list(made.parameters()), "factor": 0.5}]
-    other, matrices = optimizers_for(made, groups, Recipe(lr=1e-3, matrix_lr=0.02))
+    made = Module()
+    other, matrices = optimizers_for(made, Recipe(lr=1e-3, matrix_lr=0.02))
     assert isinstance(matrices, Muon) and isinstance(other, torch.optim.AdamW)
     assert [id(p) for p in matrices.param_groups[0]["params"]] == [id(made.up.weight)]
     assert matrices.param_groups[0]["peak"] == 0.02 and other.param_groups[0]["peak"] == 1e-3
@@ -38,11 +46,32 @@ def test_matrices_between_states_are_its_own() -> None:
     assert len(other.param_groups[0]["params"]) == len(list(made.parameters())) - 1
 
 
+@pytest.mark.parametrize(
+    ("made", "between"),
+    [
+        (MedusaHeads(Facts(8, 9, 1), num_heads=2), {"0.0.linear.weight", "1.0.linear.weight"}),
+        (MlpSpeculatorStages(Facts(8, 9, 1), num_heads=2), {"proj.0.weight", "proj.1.weight"}),
+    ],
+    ids=["medusa", "mlp_speculator"],
+)
+def test_heads_and_embeddings_by_any_name(made: Trained, between: set[str]) -> None:
+    """Published names of embeddings and heads say nothing of what they are."""
+    [matrices] = [
+        each for each in optimizers_for(made, Recipe(matrix_lr=0.02)) if isinstance(each, Muon)
+    ]
+    moved = {id(p) for group in matrices.param_groups for p in group["params"]}
+    assert {name for name, p in made.named_parameters() if id(p) in moved} == between
+
+
+def test_masks_are_embeddings() -> None:
+    made = SpecDecModel(Facts(8, 9, 1), masks=2)
+    assert any(weight is made.masks for weight in made.of_vocabulary())
+
+
 def test_without_a_rate_one_optimiser_moves_all() -> None:
     """AdamW has every parameter."""
-    made = module()
-    groups = [{"params": list(made.parameters()), "factor": 1.0}]
-    (only,) = optimizers_for(made, groups, Recipe(lr=1e-3))
+    made = Module()
+    (only,) = optimizers_for(made, Recipe(lr=1e-3))
     assert len(only.param_groups[0]["params"]) == len(list(made.parameters()))
 
 

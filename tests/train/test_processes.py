@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import SamplingParams
+from foretoken import ForetokenError, SamplingParams
 from foretoken.train import processes
 from foretoken.train.answers import _Writer
 from foretoken.train.data import read_conversations
@@ -104,8 +105,11 @@ def test_two_processes_learn_what_one_does(
     names = {path.name for path in (tmp_path / "one" / "data").iterdir()}
     assert {path.name for path in (tmp_path / "two" / "data").iterdir()} == names
     assert (tmp_path / "two" / "README.md").exists()
-    lines = (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()
-    assert len(lines) == 6
+    lines = [
+        (tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "two")
+    ]
+    losses = [[json.loads(line)["loss"] for line in each] for each in lines]
+    assert len(losses[1]) == 6 and losses[1] == pytest.approx(losses[0], rel=1e-9)
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +118,9 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("WORLD_SIZE", "8")
     monkeypatch.setenv("LOCAL_RANK", "3")
     assert processes.device("auto") == processes.device("cuda") == "cuda:3"
-    assert processes.device("cpu") == "cpu" and processes.device("cuda:1") == "cuda:1"
+    assert processes.device("cpu") == "cpu" and processes.device("cuda:3") == "cuda:3"
+    with pytest.raises(ForetokenError, match="'cuda:1', and each of 8 processes has a GPU of its"):
+        processes.device("cuda:1")
 
 
 def test_answers_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

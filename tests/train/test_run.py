@@ -245,6 +245,28 @@ def test_a_training_keeps_its_precision(
     assert train(2, "float32") == 2
 
 
+def test_one_process_trains_in_both_precisions(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """One after the other: accelerate keeps the first one's."""
+    asked = read_conversations(prompts)
+    recipe = read_recipe("medusa", {**HEADS, "steps": 1})
+    losses: list[float] = []
+    for precision in ("float32", "bfloat16", "float32"):
+        make(
+            "medusa",
+            str(checkpoints[0]),
+            asked,
+            recipe,
+            tmp_path / str(len(losses)),
+            show=False,
+            device="cpu",
+            precision=precision,
+            report=lambda now: losses.append(now.loss),
+        )
+    assert losses[0] == losses[2] != losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
 def test_what_wrote_is_let_go(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Before the drafter is trained: the engine that stays has the cache of one text."""
     setting = prepare(small_lm_job(checkpoints[0], tmp_path))

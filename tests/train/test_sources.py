@@ -15,7 +15,7 @@ from foretoken.train.job import Setting
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make
-from foretoken.train.sources import answered, source_names, step_records, texts
+from foretoken.train.sources import answered, hold_out, source_names, step_records, texts
 from trainings import PROMPTS, SMALL, WORDS, small_lm_job, train_small_lm
 
 
@@ -62,6 +62,19 @@ def test_held_out_texts_without_prompts(checkpoints: tuple[Path, Path], tmp_path
     out, recipe = tmp_path / "out", read_recipe("sps", SMALL)
     make("sps", str(target), alone, recipe, out, source="fixed", show=False)
     assert (out / "model.safetensors").is_file()
+
+
+def test_prompts_that_come_twice(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """None that is held out is learned from, whichever source has it, and how often."""
+    llm, job = LLM(str(checkpoints[0])), small_lm_job(checkpoints[0], tmp_path)
+    records = Records.of([([i % 3, 9], [i, i + 1]) for i in range(8)], 4, 97)
+    learned, held = hold_out(llm, job, {"target": records, "target@1": records})
+    assert [held.prompt(i) for i in range(len(held))] == [[0, 9], [1, 9]]
+    for part in learned.values():
+        assert [part.prompt(i) for i in range(len(part))] == [[2, 9], [2, 9]]
+    same = Records.of([([1], [i]) for i in range(6)], 4, 97)
+    with pytest.raises(ForetokenError, match=r"All texts .* \(target\) have prompts that are held"):
+        hold_out(llm, job, {"target": same})
 
 
 def test_sources_that_cannot_be() -> None:

@@ -14,6 +14,8 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.files import read_json
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from foretoken.trainable.formats.write import Target
 
 _Folder = Annotated[
@@ -30,6 +32,10 @@ _Target = Annotated[
     str | None, typer.Option(help="Its target, if it isn't where it was when it was trained.")
 ]
 
+_EMBEDDINGS = tuple(
+    f".{name}.weight" for name in ("embed_tokens", "wte", "embed_in", "word_embeddings")
+)
+"""How the names of targets' embeddings end: Llama's and its like, GPT-2's, GPT-NeoX's, Falcon's."""
 _DRAFTED = 5  # tokens of a model that drafts alone, in the line that is printed
 
 
@@ -108,8 +114,7 @@ def _to_gguf(model: str, out: Path, kind: str) -> None:
 
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
-    from foretoken.models.load import find, read_config, weights
-    from foretoken.models.native import block
+    from foretoken.models.load import find, read_config
     from foretoken.trainable.checkpoint import Facts
     from foretoken.trainable.formats.write import Target
 
@@ -117,15 +122,32 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
         raise ForetokenError(f"{drafter} doesn't name its target; give --target.")
     folder = find(name)
     config = read_config(folder)
-    this = Facts(config.hidden_size, config.vocab_size, config.num_hidden_layers)
+    text = config.get_text_config()
+    this = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     Facts(**facts).check(this, drafter)
     bundled = "/" not in name and not Path(name).exists()
-    scale = block.embedding_scale(config) if config.model_type in block.FAMILIES else 1.0
     return Target(
         str(folder) if bundled else name,
-        config.to_dict(),
-        lambda: weights(folder)("model.embed_tokens.weight") * scale,
+        {**text.to_dict(), "architectures": config.architectures},
+        lambda: _embedding(folder, text),
     )
+
+
+def _embedding(folder: Path, config: Any) -> Tensor:
+    """[V, D] what the target's layers read of each token. Raises `ForetokenError` where it can't be
+    told from its files."""
+    from foretoken.models.load import weights
+    from foretoken.models.native import block
+
+    stored = weights(folder)
+    names = [name for name in stored.headers if f".{name}".endswith(_EMBEDDINGS)]
+    if len(names) != 1:
+        raise ForetokenError(
+            f"{folder} has {len(names)} tensors named as an embedding, and speculators needs a "
+            "copy of the target's; write the drafter for 'vllm'."
+        )
+    scale = block.embedding_scale(config) if config.model_type in block.FAMILIES else 1.0
+    return stored(names[0]) * scale
 
 
 def _json(folder: Path) -> dict[str, Any]:

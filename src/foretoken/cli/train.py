@@ -103,7 +103,7 @@ def train(
     pairs = [_pair(change) for change in changes or []]
     settings = read_recipe(recipe or method, {key: yaml.safe_load(v) for key, v in pairs})
     if dry_run:
-        _say_what_it_holds(method, target, settings)
+        _say_what_it_holds(method, target, settings, shard)
         return
     prompts = [each for name in data for each in conversations(name)]
     if limit is not None and limit < len(prompts):
@@ -137,10 +137,16 @@ def train(
     )
 
 
-def _say_what_it_holds(method: str, target: str, settings: Recipe) -> None:
+def _say_what_it_holds(method: str, target: str, settings: Recipe, shard: bool) -> None:
+    """Of several processes the first one says it."""
+    from foretoken.train import processes, shards
     from foretoken.train.dry_run import dry_run
 
-    found = dry_run(method, target, settings)
+    if shard:
+        shards.check()
+    if not processes.is_first():
+        return
+    found = dry_run(method, target, settings, processes.count() if shard else 1)
     for name, shape in found.tensors.items():
         output.write(f"{name}  {' × '.join(map(str, shape))}")
     output.write(

@@ -80,6 +80,9 @@ class MlpSpeculatorStages(Heads):
     def language_model_heads(self) -> list[Tensor]:
         return [weight for head in self.head for weight in head.parameters()]
 
+    def of_vocabulary(self) -> list[Tensor]:
+        return [*super().of_vocabulary(), *self.emb.parameters()]
+
     def first(self, states: Tensor) -> Tensor:
         """The target's states [..., D] as the first stage reads them."""
         if not self.shape["scaled"]:

@@ -85,6 +85,9 @@ class SpecDecModel(Trained):
         shape = {"masks": self.shape["masks"], "blocks": self.shape["blocks"], **numbers}
         return {**super().checkpoint_config(extra), "shape": shape}
 
+    def of_vocabulary(self) -> list[Tensor]:
+        return [*super().of_vocabulary(), self.masks]
+
     def copy_from(self, target: VocabularyLayers) -> None:
         self.base.copy_from(target)
 

@@ -18,12 +18,14 @@ from foretoken.files import read_arrays, write_arrays
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
 from foretoken.train import processes
+from foretoken.train.engines import beside
 from foretoken.train.records import Records
 from foretoken.trainable.small_lm import TrainedLM
 
 _log = logging.getLogger(__name__)
 
 _KIND = "block of a drafter's texts"
+_WRITTEN = 32  # texts side by side, where there is memory for them
 
 
 class DrafterTexts:
@@ -79,18 +81,14 @@ class DrafterTexts:
         return records
 
     def _write(self, block: int) -> Records:
-        writer = LLM(
-            self._module.native(),
-            tokenizer=self._llm.tokenizer,
-            max_num_seqs=32,
-            eos_ids=self._llm.engine.eos_ids,
-        )
         rng = np.random.default_rng((self._params.seed or 0, block))
         prompted = [i for i in range(len(self._prompts)) if len(self._prompts.prompt(i))]
         chosen = rng.choice(prompted, min(self._count, len(prompted)), replace=False)
         prompts = [self._prompts.prompt(int(i)) for i in chosen]
         seeds = rng.integers(1 << 40, size=len(prompts))
         params = [replace(self._params, seed=int(seed)) for seed in seeds]
-        outputs = writer.generate(prompts, params)
+        longest = max(map(len, prompts), default=0) + (self._params.max_tokens or 0)
+        with beside(self._llm, self._module.native(), longest, _WRITTEN) as writer:
+            outputs = writer.generate(prompts, params)
         pairs = [(p, list(o.token_ids)) for p, o in zip(prompts, outputs, strict=True)]
         return Records.of(pairs, self._prompts.limit, self._module.facts.vocab_size)

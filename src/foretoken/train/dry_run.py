@@ -3,7 +3,8 @@
 Weights are made without memory (torch's meta device). Memory is what a process has at its peak:
 the target's weights, the drafter's with gradients and the optimiser's numbers, and of one batch the
 states that the drafter reads, a layer of the target's pass, and what the drafter's steps keep for
-their gradients. Allocators and libraries take something on top.
+their gradients. Allocators and libraries take something on top. Where the drafter is shared out
+(`shards`), the process is the first, which has whole weights beside its part.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ from typing import Any
 
 import torch
 
+from foretoken.drafters.specdec import SpecDecModel
 from foretoken.errors import ForetokenError
+from foretoken.train import joint
 from foretoken.train.drafter import config_of, shape_for, trainable
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.small_lm import TrainedLM
 
 _FLOAT, _HALF = 4, 2  # bytes
 _ADAM = 2  # numbers of the optimiser for each weight
@@ -45,33 +49,52 @@ class DryRun:
         return sum(self.parts.values())
 
 
-def dry_run(method: str, target: str, recipe: Recipe) -> DryRun:
-    """Raises `ForetokenError` for a method that has nothing to train, a shape that doesn't fit the
-    target, and a target without a configuration."""
+def dry_run(method: str, target: str, recipe: Recipe, among: int = 1) -> DryRun:
+    """among: the processes that the drafter is shared out over. Raises `ForetokenError` for a
+    method that has nothing to train, a shape that doesn't fit the target, and a target without a
+    configuration."""
     config = config_of(target)
     text = config.get_text_config()
     parameters = _parameters(config)
     facts = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
-    module = _module(method, facts, config, recipe)
-    tensors = {name: tuple(weight.shape) for name, weight in module.named_parameters()}
-    own = _FLOAT * sum(torch.Size(shape).numel() for shape in tensors.values())
+    module = _module(method, target, facts, config, recipe)
+    weights = dict(module.named_parameters())
+    own = _FLOAT * sum(weight.numel() for weight in weights.values())
+    trained = _FLOAT * sum(weight.numel() for weight in weights.values() if weight.requires_grad)
     return DryRun(
         parameters,
-        tensors,
+        {name: tuple(weight.shape) for name, weight in weights.items()},
         {
             "the target's weights, in 16 bits": _HALF * parameters,
-            "the drafter's weights": own,
-            "their gradients": own,
-            "the optimiser": _ADAM * own,
+            **_held(own, trained, among),
             "keys and values of a batch, and of a text": _caches(recipe, text),
             "a batch": _batch(recipe, text, module),
         },
     )
 
 
-def _module(method: str, facts: Facts, config: Any, recipe: Recipe) -> Trained:
-    kind = trainable(method).module
-    shape = shape_for(kind, config, recipe.shape)
+def _held(own: int, trained: int, among: int) -> dict[str, int]:
+    """Bytes of the drafter by what they are for; own: of its weights, trained: of those that
+    change. Shared out, the module is one group: a step has all weights and gradients for a
+    while."""
+    parts = {
+        "the drafter's weights": own,
+        "their gradients": trained,
+        "the optimiser": _ADAM * trained,
+    }
+    if among == 1:
+        return parts
+    return {
+        **{f"{name}, a part": -(-size // among) for name, size in parts.items()},
+        "weights and gradients of a step, gathered": own + trained,
+        "the whole weights, at the first process": own,
+    }
+
+
+def _module(method: str, target: str, facts: Facts, config: Any, recipe: Recipe) -> Trained:
+    together = method == joint.METHOD
+    kind = joint.JointModule if together else trainable(method).module
+    shape = joint.shape_for(target, recipe) if together else shape_for(kind, config, recipe.shape)
     with torch.device("meta"):
         module: Trained = kind.from_shape(facts, shape, "the recipe")
     return module
@@ -107,11 +130,28 @@ def _caches(recipe: Recipe, config: Any) -> int:
 def _batch(recipe: Recipe, config: Any, module: Trained) -> int:
     width: int = config.hidden_size
     places = recipe.rows * recipe.length
-    steps = int(module.shape.get("unroll") or module.shape.get("num_layers") or 1)
-    wide: int = getattr(config, "intermediate_size", None) or 4 * width
     read = len(module.hidden) * places * width * _FLOAT
-    passed = places * (_PASS * width + 3 * wide) * _HALF
-    kept = steps * places * (_KEPT * width + 3 * wide) * _FLOAT
+    passed = places * (_PASS * width + 3 * _inner(config)) * _HALF
+    steps, layer = _layers(module, config)
+    kept: int = steps * places * (_KEPT * layer.hidden_size + 3 * _inner(layer)) * _FLOAT
     logits: int = _LOGITS * min(places, _CHUNK) * config.vocab_size * _FLOAT
     masks = 2 * recipe.rows * recipe.length**2
     return read + passed + kept + logits + masks
+
+
+def _layers(module: Trained, config: Any) -> tuple[int, Any]:
+    """How many layers a drafter's steps run, and the configuration that these are like: the
+    target's, but of a small language model its own."""
+    if isinstance(module, SpecDecModel):
+        module = module.base
+    elif isinstance(module, joint.JointModule):
+        module = module.target
+    if isinstance(module, TrainedLM):
+        return module.lm.config.num_hidden_layers, module.lm.config
+    return int(module.shape.get("unroll") or module.shape.get("num_layers") or 1), config
+
+
+def _inner(config: Any) -> int:
+    """The width of a layer's feed-forward."""
+    inner: int = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+    return inner

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,9 +12,40 @@ from torch import Tensor
 
 from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
-from foretoken.models.model import CausalLM, Output
+from foretoken.models.model import CausalLM
 from foretoken.train.batches import Rows
 from foretoken.trainable.lesson import Append, KeysAndValues, Lesson
+
+_PAIRS = 2**24
+"""Pairs of tokens that a pass has a mask for, beyond which a text is read in parts: its memory
+doesn't grow with the square of a text's length."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Text:
+    """Packed rows, all [B, T]: `tokens`, `positions` and `records` of a lesson."""
+
+    tokens: Tensor
+    positions: Tensor
+    records: Tensor
+
+    def feeds(self) -> Iterator[Feed]:
+        """The passes that read it, one after the other."""
+        batch, length = self.tokens.shape
+        step = max(1, _PAIRS // (batch * length))
+        for first in range(0, length, step):
+            now = slice(first, min(first + step, length))
+            same = self.records[:, now, None] == self.records[:, None, : now.stop]
+            yield Feed(
+                self.tokens[:, now],
+                self.positions[:, now],
+                same.tril(first),
+                list(range(batch)),
+                [first] * batch,
+                length + 1,
+                logits=False,
+                earlier=self.positions[:, :first] if first else None,
+            )
 
 
 class FrozenTarget:
@@ -32,24 +63,13 @@ class FrozenTarget:
         self.model, self._nodes, self._temperature = model, nodes, temperature
         self._weigh = weigh
         self._cache: KVCache | None = None
-        self._last: Feed | None = None  # whose keys and values are in the cache
+        self._last: _Text | None = None  # whose keys and values are in the cache
 
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
         """The batch on the target's device, with the states after these layers (as in `Wants`)."""
-        tokens, positions, records = (x.to(self.model.device) for x in rows[:3])
-        same = records[:, :, None] == records[:, None, :]
-        batch, length = tokens.shape
-        feed = Feed(
-            tokens,
-            positions,
-            same.tril(),
-            list(range(batch)),
-            [0] * batch,
-            length + 1,
-            logits=False,
-        )
-        hidden = self._read(feed, tuple(layers)).hidden
-        return self.lesson_of(rows, hidden, partial(self._append, feed), partial(self._kv, feed))
+        text = _Text(*(x.to(self.model.device) for x in rows[:3]))
+        hidden = self._read(text, tuple(layers))
+        return self.lesson_of(rows, hidden, partial(self._append, text), partial(self._kv, text))
 
     def lesson_of(
         self, rows: Rows, hidden: Mapping[int, Tensor], append: Append, kv: KeysAndValues
@@ -86,44 +106,47 @@ class FrozenTarget:
         """Embeddings of ids."""
         return self.model.embed(tokens).to(self.dtype)
 
-    def _read(self, feed: Feed, layers: Seq[int]) -> Output:
-        """One pass over the text, which puts its keys and values into the cache."""
-        cache = self._cache_of(*feed.tokens.shape)
+    def _read(self, text: _Text, layers: Seq[int]) -> dict[int, Tensor]:
+        """[B, T, D] by layer; its keys and values are then in the cache."""
+        cache = self._cache_of(*text.tokens.shape)
         with torch.no_grad():
-            self._last, out = feed, self.model.forward(feed, cache, layers)
-        return out
+            self._last = text
+            read = [self.model.forward(feed, cache, layers).hidden for feed in text.feeds()]
+        return {layer: torch.cat([part[layer] for part in read], 1) for layer in layers}
 
-    def _append(self, feed: Feed, embeddings: Tensor, positions: Tensor, visible: Tensor) -> Tensor:
+    def _append(
+        self, text: _Text, embeddings: Tensor, positions: Tensor, visible: Tensor
+    ) -> Tensor:
         """See `lesson.Append`; the appended tokens attend to keys and values of the text's pass."""
-        batch, length = feed.tokens.shape
+        batch, length = text.tokens.shape
         count = embeddings.shape[1]
-        cache = self._cache_with(feed).grown(batch, length, count)
+        cache = self._cache_with(text).grown(batch, length, count)
         after = Feed(
             torch.zeros_like(positions),
             positions,
             visible,
-            feed.slots,
+            list(range(batch)),
             [length] * batch,
             length + count + 1,
             logits=False,
-            earlier=feed.positions,
+            earlier=text.positions,
             replaced=(torch.ones_like(visible[..., 0]), embeddings.to(self.model.dtype)),
         )
         with torch.autocast(positions.device.type, enabled=False):
             out = self.model.forward(after, cache, (-1,))
         return out.hidden[-1].to(self.dtype)
 
-    def _kv(self, feed: Feed, layer: int) -> tuple[Tensor, Tensor]:
+    def _kv(self, text: _Text, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values of the text [B, K, T, W], valid until the next pass."""
-        batch, length = feed.tokens.shape
-        keys, values = self._cache_with(feed).layer[layer]
+        batch, length = text.tokens.shape
+        keys, values = self._cache_with(text).layer[layer]
         return keys[:batch, :, :length].to(self.dtype), values[:batch, :, :length].to(self.dtype)
 
-    def _cache_with(self, feed: Feed) -> KVCache:
+    def _cache_with(self, text: _Text) -> KVCache:
         """The cache with the keys and values of this text."""
-        if self._last is not feed:
-            self._read(feed, ())
-        return self._cache_of(*feed.tokens.shape)
+        if self._last is not text:
+            self._read(text, ())
+        return self._cache_of(*text.tokens.shape)
 
     def _cache_of(self, rows: int, length: int) -> KVCache:
         cache = self._cache

@@ -32,6 +32,7 @@ from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance, lessons
 from foretoken.train.measure import measure
+from foretoken.train.recipe import Recipe
 from foretoken.train.sources import TARGET
 from foretoken.trainable.adapted_lm import AdaptedLM
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config
@@ -87,6 +88,9 @@ class JointModule(Trained):
             {"params": [p for p in self.target.parameters() if p.requires_grad], "factor": 1.0},
             {"params": list(self.heads.parameters()), "factor": faster},
         ]
+
+    def of_vocabulary(self) -> list[Tensor]:
+        return [*self.target.of_vocabulary(), *self.heads.of_vocabulary()]
 
     def copy_from(self, target: VocabularyLayers) -> None:
         if self.shape["heads"] is None:
@@ -158,7 +162,7 @@ class JointTraining:
 
     def new_module(self) -> Trained:
         job = self._setting.job
-        shape = {"model": job.target, **job.recipe.shape}
+        shape = shape_for(job.target, job.recipe)
         return JointModule.from_shape(self._setting.facts, shape, "the recipe")
 
     def acceptance(self, module: Trained) -> Acceptance:
@@ -183,6 +187,11 @@ class JointTraining:
         with torch.no_grad():
             distance = torch.stack([joint.distance(lesson) for lesson in held_out]).sum(0)
         _write_card(setting, outcome, *distance.tolist())
+
+
+def shape_for(target: str, recipe: Recipe) -> dict[str, Any]:
+    """The shape of a new module that begins as this target."""
+    return {"model": target, **recipe.shape}
 
 
 def _joint(module: Trained) -> JointModule:

@@ -60,7 +60,7 @@ def train(
     """
     accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
     working = shards.shared_out(module, accelerator.device) if job.shard else module
-    optimizers = optimizers_for(working, working.parameter_groups(), recipe)
+    optimizers = optimizers_for(working, recipe)
     wrapped = working if job.shard else accelerator.prepare(module)
     resumable = Resumable(job.out / _RESUME, working, optimizers, progress)
     resumable.resume()
@@ -77,9 +77,8 @@ def train(
             optimizers,
             stored or frozen,
             batches,
-            recipe,
+            job,
             progress.step,
-            job.seed,
         )
         progress.step += 1
         measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
@@ -129,10 +128,12 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
             "accelerate is set to shard the model itself; launch without --use_fsdp, and give "
             "--shard to foretoken train."
         )
-    device = frozen.model.device
+    # It keeps the first training's device and precision for the whole process, and takes the first
+    # GPU for any other: device and precision of the products are not left to it.
     return Accelerator(
-        cpu=device.type == "cpu",
-        mixed_precision="bf16" if precision_of(job.precision, device) == BFLOAT16 else "no",
+        cpu=processes.launched() and frozen.model.device.type == "cpu",
+        device_placement=False,
+        mixed_precision="no",
         log_with=list(job.log_with) or None,
         project_dir=str(job.out / "logs"),
     )
@@ -150,23 +151,23 @@ def _step(
     optimizers: Seq[Any],
     teacher: FrozenTarget | StoredStates,
     batches: Batches,
-    recipe: Recipe,
+    job: Job,
     step: int,
-    seed: int,
 ) -> float:
-    """One step of the optimisers; the mean loss of its batches. Dropout and noise depend on the
-    seed and on a batch's number alone, so that they are the same whichever process has it."""
-    total = 0.0
+    """One step of the optimisers; the mean loss of its tokens, however they are spread over batches
+    and processes. Dropout and noise depend on the seed and on a batch's number alone, so that they
+    are the same whichever process has it."""
+    total, recipe, seed = 0.0, job.recipe, job.seed
     goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
-    for part in range(recipe.accumulation):
-        first = (step * recipe.accumulation + part) * accelerator.num_processes
-        number = first + accelerator.process_index
+    first = step * recipe.accumulation * accelerator.num_processes + accelerator.process_index
+    numbers = [first + part * accelerator.num_processes for part in range(recipe.accumulation)]
+    shares = _shares(accelerator, batches, numbers)
+    for number, share in zip(numbers, shares, strict=True):
         torch.manual_seed(seed * 1_000_003 + number)
         rows = batches.batch(number)
-        last = part == recipe.accumulation - 1
-        with shards.gradients(accelerator, module, last):
-            with accelerator.autocast():
-                loss = module(teacher.lesson(rows, layers), goal) / recipe.accumulation
+        with shards.gradients(accelerator, module, number == numbers[-1]):
+            with _autocast(job.precision, next(module.parameters()).device):
+                loss = module(teacher.lesson(rows, layers), goal) * (share / recipe.accumulation)
             accelerator.backward(loss)
         total += float(loss.detach())
     total = processes.mean(accelerator, total)
@@ -178,6 +179,20 @@ def _step(
         optimizer.step()
         optimizer.zero_grad()
     return total
+
+
+def _shares(accelerator: Any, batches: Batches, numbers: Seq[int]) -> list[float]:
+    """What each batch of this process counts in a step, 1 on average over all processes': a batch's
+    loss is a mean over its tokens, and a step's over those of all."""
+    weights = [batches.weight(number) for number in numbers]
+    mean = processes.mean(accelerator, sum(weights) / len(weights))
+    return [weight / mean if mean else 1.0 for weight in weights]
+
+
+def _autocast(precision: str, device: torch.device) -> torch.autocast:
+    """The products of a pass in that precision; one of `PRECISIONS`."""
+    half = precision_of(precision, device) == BFLOAT16
+    return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
 
 def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:

@@ -24,11 +24,11 @@ from torch.distributed.tensor import DTensor
 
 from foretoken.train.recipe import Recipe
 from foretoken.train.shards import shared_like, whole
+from foretoken.trainable.checkpoint import Trained
 
 QUINTIC = (3.4445, -4.775, 2.0315)  # Jordan et al.: steep at zero, then within 0.3 of one
 ROUNDS = 5
 TOGETHER = 2**24  # numbers of the matrices that are updated together, at most
-_BY_TOKEN = ("lm_head", "embed")  # names of matrices with a row for each token: AdamW's
 
 
 def precision(device: str) -> torch.dtype:
@@ -105,17 +105,13 @@ class Muon(torch.optim.Optimizer):
         torch._foreach_add_(some, updates, alpha=-lr * max(1.0, shape[0] / shape[1]) ** 0.5)
 
 
-def optimizers_for(
-    module: nn.Module, groups: Iterable[dict[str, Any]], recipe: Recipe
-) -> list[torch.optim.Optimizer]:
-    """AdamW for these groups of the module's parameters, and Muon for the matrices between hidden
-    states if the recipe has a `matrix_lr`."""
-    by_token = {
-        id(p) for name, p in module.named_parameters() if any(part in name for part in _BY_TOKEN)
-    }
+def optimizers_for(module: Trained, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """AdamW for the module's parameters, and Muon for the matrices between hidden states if the
+    recipe has a `matrix_lr`."""
+    of_vocabulary = {id(p) for p in module.of_vocabulary()}
     matrices, others = [], []
-    for group in groups:
-        inner = [p for p in group["params"] if p.dim() == 2 and id(p) not in by_token]
+    for group in module.parameter_groups():
+        inner = [p for p in group["params"] if p.dim() == 2 and id(p) not in of_vocabulary]
         inner = inner if recipe.matrix_lr else []
         chosen = {id(p) for p in inner}
         rest = [p for p in group["params"] if id(p) not in chosen]

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from foretoken.errors import ForetokenError
+
 _POLL = 0.2  # seconds
 
 
@@ -32,11 +34,23 @@ def is_mine(number: int) -> bool:
     return (number - rank()) % count() == 0
 
 
+def launched() -> bool:
+    """Whether a launcher started this process, with or without others."""
+    return "LOCAL_RANK" in os.environ
+
+
 def device(name: str) -> str:
-    """The device of that name that is this process's own, of the GPUs of its machine."""
-    if count() == 1 or name not in ("auto", "cuda") or not torch.cuda.is_available():
+    """The device of that name that is this process's own, of the GPUs of its machine. Raises
+    `ForetokenError` for one GPU that all processes would have."""
+    if count() == 1 or not torch.cuda.is_available():
         return name
-    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    own = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    if name.startswith("cuda:") and name != own:
+        raise ForetokenError(
+            f"device is {name!r}, and each of {count()} processes has a GPU of its own; leave "
+            "device out, and choose the GPUs by CUDA_VISIBLE_DEVICES."
+        )
+    return own if name in ("auto", "cuda") else name
 
 
 def wait_for(file: Path) -> None:

@@ -82,12 +82,20 @@ def _texts_of(llm: LLM, job: Job, name: str) -> Records:
 
 
 def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str, Records], Records]:
-    """The records to learn from, without the held-out prompts; and the held-out records, which are
-    from the first source."""
+    """The records to learn from, without the held-out prompts, which a file may have more than
+    once; and the held-out records, which are from the first source. Raises `ForetokenError` where
+    nothing is left to learn from."""
     first = next(iter(records))
     learned, held_out = records[first].split(job.recipe.held)
-    rest = {name: part.apart(held_out) for name, part in records.items() if name != first}
-    return {first: learned, **rest}, answered(llm, held_out, job) if first == FIXED else held_out
+    parts = {**records, first: learned}
+    apart = {name: part.apart(held_out) for name, part in parts.items()}
+    for name, part in apart.items():
+        if not len(part):
+            raise ForetokenError(
+                f"All texts to learn from ({name}) have prompts that are held out; give more "
+                "different prompts, or a smaller held."
+            )
+    return apart, answered(llm, held_out, job) if first == FIXED else held_out
 
 
 def answered(llm: LLM, held_out: Records, job: Job) -> Records:

@@ -96,6 +96,12 @@ class Trained(nn.Module):
         """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
         return [{"params": list(self.parameters()), "factor": 1.0}]
 
+    def of_vocabulary(self) -> list[Tensor]:
+        """Its embeddings and heads, of tokens and masks: no matrices between hidden states."""
+        parts = ("lm_head", "embed")
+        named = self.named_parameters()
+        return [weight for name, weight in named if any(part in name for part in parts)]
+
     def count_held_out(self, lesson: Lesson) -> Tensor | None:
         """Counts over a held-out lesson, or None; their sum is given to `note_counts`."""
         return None

@@ -24,6 +24,7 @@ from foretoken.models.native.transformer import unsupported
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked
+from foretoken.trainable.packed_attention import attending, text_lengths
 
 _CHUNK = 256  # places whose logits exist at once
 
@@ -99,27 +100,15 @@ class TrainedLM(Trained):
 
     def states(self, lesson: Lesson) -> Tensor:
         """[B, T, D] its normed last states."""
-        out = self.lm.base_model(
-            input_ids=lesson.tokens,
-            attention_mask=self._masks(lesson),
-            position_ids=lesson.positions,
-            use_cache=False,
-        )
+        with attending(self.lm):
+            out = self.lm.base_model(
+                input_ids=lesson.tokens,
+                position_ids=lesson.positions,
+                use_cache=False,
+                text_lengths=text_lengths(lesson.records),
+            )
         states: Tensor = out.last_hidden_state
         return states
-
-    def _masks(self, lesson: Lesson) -> Tensor | dict[str, Tensor]:
-        """[B, 1, T, T] additive; one for each kind of layer where their windows differ."""
-        from foretoken.models.hf.cache import windows
-
-        positions, dtype = lesson.positions, self.lm.dtype
-        apart = positions[:, :, None] - positions[:, None]
-        masks = {}
-        for kind, window in windows(self.lm.config).items():
-            near = apart < window if window else torch.ones_like(apart, dtype=torch.bool)
-            seen = (lesson.attention_mask & near)[:, None]
-            masks[kind] = torch.zeros_like(seen, dtype=dtype).masked_fill_(~seen, -torch.inf)
-        return masks if len(masks) > 1 else next(iter(masks.values()))
 
     def token_acceptance(self, lesson: Lesson) -> Tensor:
         """[B, T] the chance that its draft after each place is accepted and is the text's token:
@@ -148,17 +137,23 @@ class TrainedLM(Trained):
 
 
 def _loaded(model: str) -> Any:
-    """A checkpoint's model in float32. Raises `ForetokenError` for a family that the native model
-    doesn't serve: what is trained has to be what is served."""
+    """A checkpoint's model in float32; without its weights where modules are made without memory.
+    Raises `ForetokenError` for a family that the native model doesn't serve: what is trained has to
+    be what is served."""
+    from transformers import AutoModelForCausalLM
+
     from foretoken.models.hf import adapter
 
     folder = find(model)
-    reason = unsupported(read_config(folder))
+    config = read_config(folder)
+    reason = unsupported(config)
     if reason:
         raise ForetokenError(
             f"{model} can't be trained as a drafter: {reason}; begin with another, or give the "
             "numbers of a new one."
         )
+    if torch.get_default_device().type == "meta":
+        return AutoModelForCausalLM.from_config(config)
     return adapter.load(folder, torch.float32, torch.device("cpu"), False).model
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig
+from transformers import AutoConfig, Gemma3Config, GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 import consumers
@@ -82,6 +82,29 @@ def test_an_embedding_is_written_as_the_target_sees_it(tmp_path: Path) -> None:
     out = exported(tmp_path / "own", "speculators", tmp_path / "out")
     served = load_model(tmp_path / "target")
     assert drafts(method, out, served) == drafts(method, tmp_path / "own", served)
+
+
+def test_a_target_with_other_names(tmp_path: Path) -> None:
+    """GPT-2's embedding is not named as Llama's, and a model whose text part is one of several says
+    its numbers within."""
+    numbers = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "vocab_size": VOCAB}
+    model = GPT2LMHeadModel(GPT2Config(**numbers))
+    model.save_pretrained(tmp_path / "gpt2")
+    facts = Facts(WIDTH, VOCAB, LAYERS)
+    eagle3()(facts).save(tmp_path / "own", {"target_name": str(tmp_path / "gpt2")})
+    out = exported(tmp_path / "own", "speculators", tmp_path / "out")
+    written = load_file(out / "model.safetensors")["embed_tokens.weight"]
+    assert torch.equal(written, model.get_input_embeddings().weight.detach())
+    inner = {"hidden_size": WIDTH, "num_hidden_layers": LAYERS, "vocab_size": VOCAB}
+    inner |= {"max_position_embeddings": 77, "num_attention_heads": 2}
+    config = Gemma3Config(text_config=inner, vision_config={"hidden_size": 8, "image_size": 14})
+    config.architectures = ["Gemma3ForConditionalGeneration"]
+    config.save_pretrained(tmp_path / "gemma3")
+    given = ("--target", str(tmp_path / "gemma3"))
+    said = config_of(exported(tmp_path / "own", "vllm", tmp_path / "vllm", *given))
+    assert said["max_position_embeddings"] == 77 and said["hidden_size"] == WIDTH
+    with pytest.raises(ForetokenError, match=r"holds no .*safetensors"):
+        exported(tmp_path / "own", "speculators", tmp_path / "other", *given)
 
 
 def config_of(folder: Path) -> Any:

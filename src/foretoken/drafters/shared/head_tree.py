@@ -63,6 +63,9 @@ class Heads(Trained):
         target's."""
         return []
 
+    def of_vocabulary(self) -> list[Tensor]:
+        return [*super().of_vocabulary(), *self.language_model_heads()]
+
     def copy_from(self, target: VocabularyLayers) -> None:
         with torch.no_grad():
             for weight in (each for each in self.language_model_heads() if each.ndim > 1):

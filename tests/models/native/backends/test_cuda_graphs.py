@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +114,46 @@ def test_graphs_need_a_gpu() -> None:
     """Said in one sentence."""
     with pytest.raises(ForetokenError, match="'cuda_graphs' needs a GPU, not cpu"):
         run_through("cuda_graphs", fresh())
+
+
+def test_graphs_are_recorded_on_the_models_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever is the current one; torch's own stream for graphs is the first one's that had any.
+    CUDA is played here."""
+    current, recorded = [torch.device("cuda:0")], list[torch.device]()
+
+    class Stream:
+        def __init__(self, device: torch.device | None = None) -> None:
+            self.device = device or current[-1]
+
+        def wait_stream(self, other: Stream) -> None:
+            assert other.device == self.device
+
+    @contextmanager
+    def device(chosen: torch.device) -> Iterator[None]:
+        current.append(chosen)
+        yield
+        current.pop()
+
+    @contextmanager
+    def graph(made: Any, pool: Any, stream: Stream = Stream(current[0])) -> Iterator[None]:  # noqa: B008
+        recorded.append(stream.device)
+        yield
+
+    played = {"graph_pool_handle": lambda: None, "Stream": Stream, "device": device, "graph": graph}
+    played |= {"current_stream": Stream, "stream": lambda stream: device(stream.device)}
+    played |= {"CUDAGraph": lambda: SimpleNamespace(replay=lambda: None)}
+    for name, instead in played.items():
+        monkeypatch.setattr(torch.cuda, name, instead)
+    model: Any = SimpleNamespace(device=torch.device("cuda:1"))
+    where: list[torch.device] = []
+
+    def run() -> Tensor:
+        where.append(current[-1])
+        return torch.zeros(1)
+
+    Graphs(model)._capture(run)
+    assert recorded == [model.device] and set(where) == {model.device}
+    assert current == [torch.device("cuda:0")]
 
 
 @pytest.mark.gpu

@@ -102,7 +102,7 @@ class Graphs:
                 raise ForetokenError(
                     f"Backend 'cuda_graphs' needs a GPU, not {model.device}; use backend='auto'."
                 )
-            capture = _cuda_capture()
+            capture = _cuda_capture(model.device)
         self._model, self._capture = model, capture
         self._graphs: WeakKeyDictionary[KVCache, dict[Size, _Graph]] = WeakKeyDictionary()
 
@@ -150,18 +150,19 @@ def _size(feed: Feed, known: Iterable[Size]) -> Size | None:
     return min(fits, key=lambda s: s[0] * s[1] * s[2], default=None)
 
 
-def _cuda_capture() -> Capture:
-    pool = torch.cuda.graph_pool_handle()
+def _cuda_capture(device: torch.device) -> Capture:
+    """On this GPU, whichever is the current one: what runs on another's streams isn't recorded."""
+    pool, side = torch.cuda.graph_pool_handle(), torch.cuda.Stream(device)
 
     def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            run()  # libraries set themselves up in a first run, which must not be captured
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            result = run()
+        with torch.cuda.device(device):
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                run()  # libraries set themselves up in a first run, which must not be captured
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=side):  # torch's own is the first GPU's
+                result = run()
         return graph.replay, result
 
     return capture
