@@ -23,6 +23,16 @@ def test_nothing_pruned_is_always_right(deep: Pair) -> None:
     assert [model.parameters for model in drafter.small_models] == [deep.target.parameters]
 
 
+def test_a_row_that_ends_among_longer_drafts(deep: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """It follows them through a whole draft, for which there are cells after its context."""
+    drafter = Pruned(deep.transformers, 1.0, 1.0, num_speculative_tokens=100)
+    length = deep.target.max_length
+    params = [SamplingParams(temperature=0, max_tokens=most, ignore_eos=True) for most in (3, 120)]
+    outputs = serve(deep.target, drafter, Speculative(), [[5] * (length - 3), [7, 3]], params)
+    assert [len(output.token_ids) for output in outputs] == [3, 120]
+    assert "start again" not in caplog.text
+
+
 def test_settings_that_cannot_be(deep: Pair) -> None:
     """Options out of range are refused when the drafter is made or bound."""
     target = ModelTarget(deep.target, 1, 8)

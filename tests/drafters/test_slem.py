@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from foretoken import SamplingParams
+from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.slem import Slem
 from foretoken.models.drafting.vocabulary import Vocabulary, shared
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import (
-    TableModel,
-)
+from foretoken.testing import TableModel, serve
 from foretoken.verify.target_only import TargetOnly
 from pieces import Pieces, check_where_few_tokens_are_shared
 
@@ -41,3 +40,16 @@ def test_ends_are_one_token() -> None:
 def test_distribution_where_few_tokens_are_shared() -> None:
     """The target's own distribution, though most of its tokens can't be drafted."""
     check_where_few_tokens_are_shared(Slem, TargetOnly())
+
+
+def test_a_long_draft_where_the_small_model_s_context_ends() -> None:
+    """There are cells for it; and where there is no room left, nothing is drafted."""
+    pieces = Pieces(list("abcdefghijklmnopqrstuvwxyz"))
+    target = TableModel(TableModel.random(26).table, max_length=200)
+    small = TableModel(TableModel.random(26, 1).table, max_length=64)
+    prompts = [[i % 26 for i in range(60)]]
+    params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    [drafted] = serve(target, Slem(small, pieces, pieces, 100), TargetOnly(), prompts, params)
+    [plain] = serve(target, Nothing(), TargetOnly(), prompts, params)
+    assert drafted.error is None and drafted.token_ids == plain.token_ids
+    assert drafted.stats.drafted > 0

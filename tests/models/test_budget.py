@@ -76,6 +76,24 @@ def test_reserving() -> None:
     assert (budget.reserved, budget.peak) == (0, 4)
 
 
+def test_a_text_becomes_longer_than_was_reserved() -> None:
+    """Where that much is free; what is warm gives way. One that reserved nothing isn't bounded."""
+    budget, cache = CacheBudget(100), Cache(10, left=[20])
+    budget.join(cache)
+    budget.reserve(1, 4)
+    budget.reserve(2, 3)
+    assert [budget.stretch(1, tokens) for tokens in (2, 4, 8)] == [4, 4, 4]
+    assert budget.reserved == 70 and budget.warm == 20
+    assert budget.stretch(1, 7) == 7 and budget.reserved == 100 and not budget.warm
+    assert budget.stretch(2, 4) == 3 and budget.stretch(3, 1000) == 1000
+    budget.free(1)
+    assert budget.stretch(2, 10) == 10 and budget.reserved == 100
+    budget.limit = None
+    assert budget.stretch(2, 10**9) == 10**9
+    budget.free(2)
+    assert budget.reserved == 0
+
+
 @pytest.mark.parametrize(("limit", "longest"), [(None, 64), (5, 0), (49, 4), (50, 5), (10**9, 64)])
 def test_the_longest_text(limit: int | None, longest: int) -> None:
     budget, cache = CacheBudget(limit), Cache(10)

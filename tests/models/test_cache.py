@@ -305,6 +305,20 @@ def test_a_window_gives_back_what_it_has_passed() -> None:
     assert held.written == 0 and held.keeps(one, 0)
 
 
+def test_a_copy_gives_back_what_stood_before_its_window() -> None:
+    """Nobody would count it: what a second sample had read of its prompt, say."""
+    held = long()
+    one, two = held.acquire(1), held.acquire(2)
+    grow(held, one, 3000)
+    grow(held, two, 200, 5.0)
+    held.copy(one, two, 2990)
+    full, windowed = held.layer
+    assert (full.keys[two, :, :2990] == 1).all() and (windowed.values[two, :, 2960:2990] == 1).all()
+    start = held._starts[two]
+    assert start == held._starts[one]
+    assert not any(tensor[two, :, :start].any() for tensor in windowed)
+
+
 @pytest.mark.skipif(not long().lazy, reason="this system backs memory at once")
 @pytest.mark.parametrize("lengths", [(3000, 40), (40, 3000), (3000, 2200)])
 def test_a_warm_text_and_a_running_one_change_places(lengths: tuple[int, int]) -> None:

@@ -52,7 +52,7 @@ class Pruned(ChainDrafter):
     def bind(self, access: Access) -> None:
         source = access.source if self.checkpoint is None else self.checkpoint
         copy = prune(source, self.kept_heads, self.kept_columns, access)
-        self._lm: DraftModel = DraftModel(copy, access)
+        self._lm: DraftModel = DraftModel(copy, access, self.nodes + 1)
 
     @property
     def small_models(self) -> Seq[CausalLM]:

@@ -67,6 +67,7 @@ class Slem(WithModel):
             self.target_tokenizer,
             self.max_cached_words,
             self.draft_backend,
+            self.num_speculative_tokens,
         )
 
     @property

@@ -60,6 +60,7 @@ class Tli(ChainDrafter):
             self.target_tokenizer,
             self.max_cached_words,
             self.draft_backend,
+            self.nodes,
         )
 
     @property

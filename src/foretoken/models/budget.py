@@ -65,7 +65,8 @@ class CacheBudget:
         self.limit, self.widest, self.longer, self.dtype = limit, widest, longer, dtype
         self.peak = 0
         self._caches: WeakSet[Counted] = WeakSet()
-        self._reserved: dict[int, int] = {}
+        self._reserved: dict[int, int] = {}  # bytes, by sequence
+        self._lengths: dict[int, int] = {}  # tokens of the text that they are for
 
     def join(self, cache: Counted) -> None:
         """Count this cache from now on."""
@@ -119,12 +120,27 @@ class CacheBudget:
 
     def reserve(self, owner: int, tokens: int) -> None:
         """Keep what a text of this length may fill for this sequence."""
-        self._reserved[owner] = self.needs(tokens)
+        self._reserved[owner], self._lengths[owner] = self.needs(tokens), tokens
+
+    def stretch(self, owner: int, tokens: int) -> int:
+        """How long a text a sequence has reserved for: this long, if it had less and that is free.
+        For caches whose texts may become longer than was known; one that runs without having
+        reserved is not bounded."""
+        longest = self._lengths.get(owner, tokens)
+        if longest >= tokens:
+            return longest
+        others = self.reserved - self._reserved[owner]
+        if self.limit is not None and others + self.needs(tokens) > self.limit:
+            return longest
+        self.reserve(owner, tokens)
+        self.make_room()
+        return tokens
 
     def free(self, owner: int) -> None:
         """Give back what a sequence reserved, if it did. Call it before its cells are given up."""
         self.peak = max(self.peak, self.written)
         self._reserved.pop(owner, None)
+        self._lengths.pop(owner, None)
 
     def make_room(self) -> None:
         """Have caches forget what they keep warm, the oldest first, as far as that stands in the

@@ -62,8 +62,7 @@ def alike(layers: int, heads: int, width: int) -> list[KVShape]:
     return [KVShape(heads, width, width)] * layers
 
 
-_TRIMMED = 256
-"""Cells that a window gives back at a time."""
+_TRIMMED = 256  # cells that a window gives back at a time
 
 
 class KVCache:
@@ -345,6 +344,7 @@ class KVCache:
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` positions of one slot to another."""
+        self._cells.clear_passed(target, Run(self._starts[target], self._starts[source]))
         self._cells.copy(source, target, Run(self._starts[source], length))
         self.lengths[target], self._starts[target] = length, self._starts[source]
         self._ends[target] = max(self._ends[target], length)

@@ -157,8 +157,8 @@ class Cells:
             stack[:, slot, :, :length] = 0
 
     def clear_passed(self, slot: int, run: Run) -> None:
-        """Clear these cells, of whole pages, where there is a window."""
-        for part in self._parts:
+        """Clear these cells, of whole pages, where there is a window; none, if the run is empty."""
+        for part in self._parts if run.start < run.end else ():
             if part.windowed:
                 for head in part.heads(slot):
                     start, end = (head + place * part.cell for place in run)

@@ -72,7 +72,7 @@ def load_model(
     generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
     kind = pick_dtype(dtype, config, place)
-    reason = transformer.unsupported(config)
+    reason = _unsupported(folder, config)
     if model_impl not in ("auto", "native", "transformers"):
         raise ForetokenError(
             f"model_impl is {model_impl!r}; it must be 'auto', 'native' or 'transformers'."
@@ -113,6 +113,14 @@ def load_model(
         ends = eos_ids(config) | generation_ends(folder)
         ids = first_and_ends(draft_vocab_size, config.vocab_size, ends)
     return load_native(folder, config, kind, place, backend, narrow, whole, weights_memory, ids)
+
+
+def _unsupported(folder: Path, config: Any) -> str | None:
+    """Why the native model can't serve a checkpoint; None where it can."""
+    reason = transformer.unsupported(config)
+    if reason is None and gguf.is_named(folder) and not gguf.is_read_here(folder):
+        return f"GGUF files of its family, {config.model_type!r}, are read by transformers"
+    return reason
 
 
 def _check_no_backend(backend: str, source: str | Path, reason: str | None) -> None:

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 TEXTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3], [11, 7, 7, 1, 2]]
 
 
-def windowed() -> Any:
+def windowed(length: int = 64, heads: int = 4) -> Any:
     """A model in which a token sees the last four places only."""
     from transformers import MistralConfig, MistralForCausalLM
 
@@ -42,9 +42,9 @@ def windowed() -> Any:
         hidden_size=32,
         intermediate_size=64,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
+        num_attention_heads=heads,
+        num_key_value_heads=-(-heads // 2),
+        max_position_embeddings=length,
         sliding_window=4,
     )
     return MistralForCausalLM(config).double().eval()
@@ -193,6 +193,22 @@ def test_prompts_are_read_together(kind: str, monkeypatch: pytest.MonkeyPatch) -
     drafting.lm.forward = forward  # type: ignore[method-assign]
     for row, text in enumerate(texts):
         torch.testing.assert_close(logits[row, 0], logits_after(model, text), atol=1e-9, rtol=0)
+
+
+@torch.inference_mode()
+def test_a_pass_is_as_wide_as_the_budget_has_it() -> None:
+    """What a window keeps, and a request reserves, is reckoned for passes of so many tokens."""
+    budget = CacheBudget(widest=32)
+    access: Any = SimpleNamespace(
+        vocab_size=97, max_length=1000, slots=1, backend="plain", budget=budget, opening=()
+    )
+    drafting = DraftModel(native(windowed(1024, heads=1)), access)
+    sequence = Sequence.start([5] * 513, SamplingParams())
+    drafting.begin(sequence)
+    tree: Any = None
+    while drafting.pending(sequence):
+        drafting.follow([sequence], [Step([], [], 0, 0, tree, tree)])
+        assert budget.written <= budget.needs(513)
 
 
 @pytest.mark.parametrize("size", [94, 100])

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.slem import Slem
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.tli import Tli
+from foretoken.engine.engine import Engine
 from foretoken.models.drafting.foreign import ForeignModel, SharedTokensModel
 from foretoken.models.drafting.vocabulary import shared
 from foretoken.models.target import ModelTarget
@@ -25,6 +27,7 @@ from foretoken.testing import (
     native,
     related,
     serve,
+    tiny_pair,
     tiny_transformers,
 )
 from foretoken.testing.checks import PROMPTS, texts
@@ -168,3 +171,48 @@ def test_an_end_without_a_beginning(pair: Pair) -> None:
         model.begin(sequence)
         model.end(sequence)
         model.end(sequence)
+
+
+def test_a_copy_of_nothing() -> None:
+    """A prompt of tokens that the model has nothing for: there is nothing to copy, and no cell of
+    what a draft has left."""
+    theirs, own = Pieces(["a", "b", "<end>"], end=2), Pieces(["a", "b", "c"])
+    access = ModelTarget(TableModel.random(3), 2, 32)
+    made = ForeignModel(TableModel.random(3), access, own, theirs)
+    one, two = (Sequence.start([2, 2], GREEDY) for _ in range(2))
+    for sequence in (one, two):
+        made.begin(sequence)
+        assert not made.room(sequence)
+    cache = made._model._cache
+    keys = cache.layer[0].keys
+    keys[cache.slot(id_of(made, one))] = 7.0
+    made.fork(one, two)
+    assert cache.lengths == [0, 0] and not keys[cache.slot(id_of(made, two))].any()
+
+
+def id_of(made: ForeignModel, sequence: Sequence) -> int:
+    """Of its text in own tokens."""
+    return int(sequence.state[made].text.id)
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_text_that_is_longer_than_was_reserved(others: bool) -> None:
+    """Eight own tokens for each of the target's, where memory is reserved for two: the model reads
+    on where more is free, and else drafts no more for that text, which stays what it was."""
+    letters = "abcdefgh"
+    theirs, own = Pieces([letters[i:] + letters[:i] for i in range(8)]), Pieces(list(letters))
+    pair = tiny_pair(8, max_length=2048)
+    params = dataclasses.replace(GREEDY, max_tokens=60)
+    prompts = [[i % 8, 3, 7, 1, 1, 6, 2, 5] * 5 for i in range(4 if others else 1)]
+    target = ModelTarget(pair.target, 4, 512)
+    engine, budget = Engine(target, Slem(pair.draft, own, theirs, 16), TargetOnly()), target.budget
+    needed = budget.needs(100)
+    budget.limit = (2 if others else 8) * needed
+    requests, most = [engine.add(prompt, params) for prompt in prompts], 0
+    while engine.busy:
+        engine.step()
+        assert budget.written <= budget.reserved <= budget.limit
+        most = max(most, budget.reserved)
+    assert most <= 2 * needed if others else most > needed
+    plain = serve(pair.target, Nothing(), TargetOnly(), prompts, params)
+    assert [request.snapshot().token_ids for request in requests] == texts(plain)

@@ -87,6 +87,38 @@ def test_rotary_scaling_is_applied(tmp_path: Path) -> None:
     assert rope["sliding_attention"]["rope_type"] == "default"
 
 
+@pytest.mark.parametrize("key", ["rope.scaling.factor", "rope.scale_linear"])
+def test_a_factor_without_a_kind_is_linear(key: str, tmp_path: Path) -> None:
+    """As llama.cpp takes it; where the file says that there is none, there is none."""
+    also = {f"llama.{key}": 4.0}
+    rope = read(tmp_path, also=also).rope_parameters
+    assert (rope["rope_type"], rope["factor"]) == ("linear", 4.0)
+    with pytest.raises(ForetokenError, match="rotary scaling, which transformers leaves out"):
+        config.check_rope(GGUFFile(tmp_path / "a.gguf"))
+    for none in ({f"llama.{key}": 1.0}, {**also, "llama.rope.scaling.type": "none"}):
+        assert read(tmp_path, also=none).rope_parameters["rope_type"] == "default"
+        config.check_rope(GGUFFile(tmp_path / "a.gguf"))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "name", "meant"),
+    [
+        ("llama", "attn_q", "k_proj.bias, self_attn.o_proj.bias, self_attn.q_proj.bias, self_attn"),
+        ("llama", "ffn_up", "mlp.down_proj.bias, mlp.gate_proj.bias, mlp.up_proj.bias"),
+        ("llama", "attn_norm", "none"),
+        ("qwen2", "attn_output", "k_proj.bias, self_attn.q_proj.bias, self_attn.v_proj.bias"),
+        ("qwen3", "ffn_down", "none"),
+    ],
+)
+def test_other_biases_than_a_configuration_has(
+    architecture: str, name: str, meant: str, tmp_path: Path
+) -> None:
+    """They would be left out, or made up."""
+    extra = {f"blk.{layer}.{name}.bias": [0.5] * 64 for layer in range(2)}
+    with pytest.raises(ForetokenError, match=f"its biases are .*, and those of a .*{meant}"):
+        read(tmp_path, architecture, extra=extra)
+
+
 def test_the_rotation_in_windows_has_a_base_of_its_own(tmp_path: Path) -> None:
     """Which transformers' reading leaves out."""
     rope = read(tmp_path, "gemma3", also={"gemma3.rope.freq_base_swa": 5e4}).rope_parameters

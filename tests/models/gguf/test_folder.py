@@ -86,3 +86,11 @@ def test_another_architecture_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ForetokenError, match="is a lamma model, and llama, qwen2, qwen3, gemma3"):
         folder.write(path, tmp_path / "out")
+
+
+def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+    """A tokenizer that can't be read is found before the weights are written."""
+    path = gguf_files.written(tmp_path / "a.gguf", also={"tokenizer.ggml.pre": "chameleon"})
+    with pytest.raises(ForetokenError, match="cutting text, 'chameleon', isn't known"):
+        folder.write(path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

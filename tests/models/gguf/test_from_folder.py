@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import stored_models
 from foretoken.cli.commands import app
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
+from foretoken.models.gguf.reader import GGUFFile
 from foretoken.models.load import find, load_model, load_tokenizer, read_config
 from foretoken.testing import logits_after
 
@@ -30,13 +32,13 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0}
 SERVED: dict[str, dict[str, Any]] = {
     "tied": {"tie_word_embeddings": True},
+    "biases": {"attention_bias": True, "mlp_bias": True},
     "llama3": {"rope_parameters": LLAMA3},
     "linear": {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
     "yarn": {"rope_parameters": YARN | {"original_max_position_embeddings": 32}},
     "base": {"rope_parameters": {"rope_type": "default", "rope_theta": 500_000.0}},
 }
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "bias": ("llama", {"attention_bias": True}, "attention_bias is True"),
     "window": ("mistral", {"sliding_window": 8}, "windows is"),
     "activation": ("llama", {"hidden_act": "gelu_pytorch_tanh"}, "hidden_act is"),
     "rope": (
@@ -60,6 +62,25 @@ def test_what_a_configuration_says_is_kept(case: str, tmp_path: Path) -> None:
     found = logits_after(load_model(tmp_path / "a.gguf", backend="plain"), IDS)
     expected = logits_after(load_model(folder, backend="plain"), IDS)
     assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+def test_a_tied_model_with_a_head_of_its_own(tmp_path: Path) -> None:
+    """It stays one; the same matrix twice is written once, and a head alone is both."""
+    folder = stored_models.written(tmp_path / "model", tie_word_embeddings=True)
+    head, embedding = "lm_head.weight", "model.embed_tokens.weight"
+    changes: list[tuple[Callable[[Any], Any], bool]] = [
+        (lambda tensors: tensors.update({head: tensors[embedding]}), False),
+        (lambda tensors: tensors.update({head: tensors[embedding].flip(0)}), True),
+        (lambda tensors: tensors.pop(embedding), False),
+    ]
+    for number, (change, apart) in enumerate(changes):
+        stored_models.change_tensors(folder, change)
+        path = tmp_path / f"{number}.gguf"
+        written(folder, path)
+        assert ("output.weight" in GGUFFile(path).tensors) == apart
+        found = logits_after(load_model(path, backend="plain"), IDS)
+        expected = logits_after(load_model(folder, backend="plain"), IDS)
+        assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
 @pytest.mark.parametrize("case", REFUSED)

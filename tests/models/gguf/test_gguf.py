@@ -14,9 +14,10 @@ from gguf import GGMLQuantizationType as Kind
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import gguf_files
+import stored_models
 from foretoken import LLM, SamplingParams
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf import reader
+from foretoken.models.gguf import config_of, reader, weights_of
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import find, generation_ends, load_model
 from foretoken.testing import logits_after
@@ -49,6 +50,16 @@ def test_logits_are_those_of_the_model_that_was_written(
         expected = gguf_files.model(architecture)(torch.tensor([IDS])).logits[0, -1]
     assert close(logits_after(made, IDS), expected)
     assert isinstance(made, HFModel) == (impl == "transformers")
+
+
+@pytest.mark.parametrize("fields", [["attention_bias"], ["mlp_bias", "attention_bias"]])
+def test_biases_of_a_llama(fields: list[str], tmp_path: Path) -> None:
+    """Granite's code models have them; a configuration says of none by itself."""
+    numbers = dict.fromkeys(fields, True)
+    path = gguf_files.written(tmp_path / "a.gguf", "llama", **numbers)
+    with torch.inference_mode():
+        expected = gguf_files.model("llama", **numbers)(torch.tensor([IDS])).logits[0, -1]
+    assert close(logits_after(load_model(path, device="cpu"), IDS), expected)
 
 
 @pytest.mark.parametrize("kind", [Kind.Q8_0, Kind.Q4_1, Kind.Q5_0], ids=lambda kind: kind.name)
@@ -176,6 +187,49 @@ def test_another_architecture_goes_through_transformers(tmp_path: Path) -> None:
     assert generation_ends(tmp_path / "a.gguf") == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
     ids, _ = generated(tmp_path / "a.gguf")
     assert len(ids) > 0
+
+
+def gemma2(path: Path, **metadata: Any) -> Any:
+    """A Gemma 2, as llama.cpp's converter writes one; the model."""
+    sizes = {"vocab_size": gguf_files.VOCAB, "tie_word_embeddings": True, "sliding_window": 8}
+    model = stored_models.original(
+        "gemma2",
+        **sizes,
+        query_pre_attn_scalar=32,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=9.0,
+    )
+    writer = gguf.GGUFWriter(path, "gemma2")
+    own: dict[str, Any] = {"attention.sliding_window": 8}
+    own |= {"attn_logit_softcapping": 5.0, "final_logit_softcapping": 9.0, **metadata}
+    pairs = gguf_files.metadata("gemma2", model.config) | gguf_files.VOCABULARY
+    for key, value in (pairs | {f"gemma2.{key}": value for key, value in own.items()}).items():
+        gguf_files.add(writer, key, value)
+    for name, weight in model.named_parameters():  # whose names are Gemma 3's
+        place, numbers = gguf_files.stored("gemma3", model.config, name, weight)
+        gguf_files.put(writer, place, numbers, Kind.F32)
+    gguf_files.finish(writer)
+    return model
+
+
+def test_a_family_that_only_folders_of_run_natively(tmp_path: Path) -> None:
+    path = tmp_path / "a.gguf"
+    model = gemma2(path)
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0, -1]
+    made = load_model(path, device="cpu")
+    assert isinstance(made, HFModel) and close(logits_after(made, IDS), expected, 1e-4)
+    with pytest.raises(ForetokenError, match="can't be served natively: GGUF files of its family"):
+        load_model(path, device="cpu", model_impl="native")
+    with pytest.raises(ForetokenError, match="weights of gemma2 models are read by transformers"):
+        weights_of(path, narrow=True)
+
+
+@pytest.mark.parametrize(("layers", "scale"), [(26, 32), (46, 16)])
+def test_the_scale_of_gemma_2(layers: int, scale: int, tmp_path: Path) -> None:
+    """The width of a head, and in the 27 B model, whose file doesn't say so either, another."""
+    gemma2(tmp_path / "a.gguf", block_count=layers)
+    assert config_of(tmp_path / "a.gguf").query_pre_attn_scalar == scale
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:

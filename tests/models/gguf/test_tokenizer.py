@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 import gguf_files
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf import tokenizer
+from foretoken.models.gguf import tokenizer, vocabulary
 from foretoken.models.gguf.reader import GGUFFile
 
 TEXTS = (
@@ -164,6 +164,39 @@ def test_control_tokens_outside_ascii(tmp_path: Path) -> None:
     assert made.bos_token_id == count - 2 and len(made) == count
     assert made.decode(ids) == f"{begin}{user}the"
     assert made.decode(ids, skip_special_tokens=True) == "the"
+
+
+def test_added_tokens_outside_ascii(tmp_path: Path) -> None:
+    """Tokens that a model's makers added are written as they are, and never cut; where transformers
+    takes them for bytes."""
+    added = ["東京", "  two", "<tool>"]
+    tokens = [*gguf_files.tokens()[:-2], *added, "<|end|>"]
+    end = len(tokens) - 1
+    also = {
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * (end - 3) + [4, 4, 4, 3],
+        "tokenizer.ggml.bos_token_id": end,
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.eot_token_id": None,
+    }
+    made = tokenizer.read(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
+    text = "the東京  two<tool>in"
+    ids = made(text)["input_ids"]
+    assert made.convert_ids_to_tokens(ids) == ["the", *added, "in"]
+    assert made.decode(ids) == made.decode(ids, skip_special_tokens=True) == text
+    assert vocabulary.metadata(made, len(tokens))["tokenizer.ggml.tokens"] == tokens
+
+
+def test_an_added_token_that_pairs_make(tmp_path: Path) -> None:
+    """It is one of the vocabulary's, written in another way."""
+    tokens = gguf_files.tokens()
+    place = tokens.index("Ġthe")
+    kinds = [4 if i == place else 1 for i in range(len(tokens) - 2)]
+    tokens[place] = " the"
+    also = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [*kinds, 3, 3]}
+    ours, theirs = both(tmp_path, **also)
+    assert ours("in the")["input_ids"] == theirs("in the")["input_ids"]
+    assert place in ours("in the")["input_ids"]
 
 
 def test_a_token_too_long_to_cut(tmp_path: Path) -> None:

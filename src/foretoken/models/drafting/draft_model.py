@@ -98,6 +98,7 @@ class DraftModel:
         self._cache = self.lm.new_cache(
             access.slots, self.max_length, spare=max(nodes, _SPARE), budget=access.budget
         )
+        self._chunk = min(_CHUNK, access.budget.widest)  # for so much windows have memory
         self._depths: list[int] = []  # of the nodes that a growing tree has run, the root first
 
     def replace(self, lm: CausalLM) -> None:
@@ -117,7 +118,7 @@ class DraftModel:
         source, target = self._cache.slot(sequence.id), self._cache.slot(copy.id)
         if isinstance(self._cache, SourcedCache):
             self._cache.copy_source(source, target)
-        length = min(self._cache.lengths[source], copy.prompt_length - 1)
+        length = min(self._cache.lengths[source], max(0, copy.prompt_length - 1))
         if self._cache.keeps(source, length):  # else the copy reads its prompt
             self._cache.copy(source, target, length)
 
@@ -261,9 +262,9 @@ class DraftModel:
 
     def _read(self, sequences: Seq[Sequence], chunk: int | None = None) -> bool:
         """Run pending tokens before the roots in one pass: up to `chunk` of each sequence, by
-        default an equal share of `_CHUNK`. Returns whether there were any."""
+        default an equal share of `_chunk`. Returns whether there were any."""
         self._read_sources(sequences)
-        share = chunk or max(1, _CHUNK // max(1, len(sequences)))
+        share = chunk or max(1, self._chunk // max(1, len(sequences)))
         slots, tokens = [], []
         for sequence in sequences:
             slot = self._cache.slot(sequence.id)

@@ -31,16 +31,19 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
 _LONGER = 2  # own tokens that are stored for each of the target's, if the model's context allows
+_NODES = 64
 
 
 @dataclass(slots=True)
 class _Reading:
     """How far a sequence is read. text: the sequence in own tokens. read: how many of the target's
-    tokens are tokenized for good; settled: how many own tokens stand for them."""
+    tokens are tokenized for good; settled: how many own tokens stand for them. full: whether the
+    text has become longer than the budget has memory for; from then on it isn't read."""
 
     text: Sequence
     read: int = 0
     settled: int = 0
+    full: bool = False
 
 
 class _Texts:
@@ -62,7 +65,7 @@ class ForeignModel:
     """`model` and its tokenizer (a folder, hub id, or both loaded) as a drafter in own tokens.
 
     target_tokenizer: None takes the one that the target was loaded with. words: how many groups'
-    tokens are remembered. backend: see `as_causal_lm`.
+    tokens are remembered. backend: see `as_causal_lm`. nodes: own tokens of a draft at most.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class ForeignModel:
         target_tokenizer: Any = None,
         words: int = 0,
         backend: str | None = None,
+        nodes: int = _NODES,
     ) -> None:
         """Raises `ForetokenError` where a tokenizer is missing."""
         check_range(0, sys.maxsize, max_cached_words=words)
@@ -84,7 +88,8 @@ class ForeignModel:
         self.theirs = Vocabulary(
             _tokenizer(of_target, None, access, "target", "target_tokenizer"), access.vocab_size
         )
-        self._model = DraftModel(lm, _Texts(lm.vocab_size, access))
+        self._model = DraftModel(lm, _Texts(lm.vocab_size, access), nodes + 1)
+        self._budget = access.budget
         self.lm, self.device = self._model.lm, self._model.device
         self._tokens_of = lru_cache(words)(self._tokenized)
 
@@ -119,7 +124,7 @@ class ForeignModel:
         """How many own tokens may be drafted after the text so far."""
         reading = sequence.state[self]
         self._read(sequence, reading)
-        return self._model.room(reading.text) if reading.text.tokens else 0
+        return self._model.room(reading.text) if reading.text.tokens and not reading.full else 0
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, W] logits after each text, up to where `room` has read it."""
@@ -135,6 +140,8 @@ class ForeignModel:
 
     def _read(self, sequence: Sequence, reading: _Reading) -> None:
         """Bring the own tokens up to date; the cache keeps what they begin with as before."""
+        if reading.full:
+            return
         own, groups = reading.text, list(self.theirs.groups(sequence.tokens[reading.read :]))
         tokens = own.tokens[: reading.settled]
         for group in groups:
@@ -145,7 +152,8 @@ class ForeignModel:
         reading.read -= len(groups[-1])
         if self._model.holds(own):
             self._model.keep(own, min(common_length(own.tokens, tokens), len(tokens) - 1))
-        own.tokens[:] = tokens
+        most = _LONGER * self._budget.stretch(sequence.id, -(-len(tokens) // _LONGER))
+        own.tokens[:], reading.full = tokens[:most], len(tokens) > most
 
     def _tokenized(self, group: tuple[int, ...], fresh: bool) -> list[int]:
         """The own tokens of a group, which may stand where a text begins."""
@@ -169,9 +177,10 @@ class SharedTokensModel(ForeignModel):
         target_tokenizer: Any = None,
         words: int = 0,
         backend: str | None = None,
+        nodes: int = _NODES,
     ) -> None:
         """Raises `ForetokenError` where the vocabularies have no token in common."""
-        super().__init__(model, access, tokenizer, target_tokenizer, words, backend)
+        super().__init__(model, access, tokenizer, target_tokenizer, words, backend, nodes)
         pairs = shared(self.own, self.theirs)
         if not pairs:
             raise ForetokenError(

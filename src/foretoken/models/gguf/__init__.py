@@ -87,7 +87,8 @@ def config_of(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        made = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+        return config.completed(file, made)
     except Exception as error:
         raise _unserved(file, error) from error
 

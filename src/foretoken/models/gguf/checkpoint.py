@@ -26,8 +26,11 @@ class GGUFCheckpoint:
     stay as they lie where there is a loop for their blocks."""
 
     def __init__(self, file: GGUFFile, narrow: bool, whole: bool = False) -> None:
-        """Raises `ForetokenError` where it has a tensor that its architecture doesn't have."""
+        """Raises `ForetokenError` where it has a tensor that its architecture doesn't have, and for
+        an architecture that isn't read here."""
         self._file, self._narrow, self._whole = file, narrow, whole
+        if file.architecture not in FAMILIES:
+            raise file.unserved(f"weights of {file.architecture} models are read by transformers")
         self._family = FAMILIES[file.architecture]
         self._stored: dict[str, str] = {}
         self.headers: dict[str, Header] = {}

@@ -16,6 +16,7 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS
 from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.native import block
 
 _NUMBERS = {
     "context_length": "max_position_embeddings",
@@ -38,24 +39,22 @@ _KNOWN = {
     *("attention.head_count_kv", "attention.key_length", "attention.value_length", "vocab_size"),
     *("rope.freq_base", "rope.dimension_count", "rope.scaling.type", "rope.scaling.factor"),
     *("rope.scaling.original_context_length", "rope.scaling.finetuned", "tensor_data_layout"),
+    "rope.scale_linear",
 }
 _WINDOWED = {"attention.sliding_window", "attention.sliding_window_pattern", "rope.freq_base_swa"}
 _ONE_IN = 6  # of Gemma 3's layers sees the whole text
 _LOCAL_BASE = 10_000.0  # of the rotation in Gemma 3's other layers
 _LARGEST_GEMMA = 62  # layers of the 27 B model, whose scores are scaled in another way
+_LARGEST_GEMMA2 = 46  # the same of Gemma 2
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_CONTEXT = 8192
 
 
 _UNSAID: dict[str, dict[str, Any]] = {
-    "llama": {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    "llama": {"hidden_act": "silu"},
     "qwen2": {"hidden_act": "silu"},
-    "qwen3": {"hidden_act": "silu", "attention_bias": False},
-    "gemma3_text": {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "attention_bias": False,
-        "final_logit_softcapping": None,
-    },
+    "qwen3": {"hidden_act": "silu"},
+    "gemma3_text": {"hidden_activation": "gelu_pytorch_tanh", "final_logit_softcapping": None},
 }
 """What the native model reads and files don't say, as transformers' classes have it."""
 
@@ -104,6 +103,7 @@ def _given(file: GGUFFile) -> dict[str, Any]:
     )
     given["head_dim"] = _head_dim(numbers, given)
     given |= {name: _token_id(file, key) for name, key in _IDS.items()}
+    given |= _biases(file)
     rope = _rope(numbers, given["head_dim"])
     if file.architecture == "gemma3":
         given |= _gemma3(numbers, given, rope)
@@ -112,6 +112,28 @@ def _given(file: GGUFFile) -> dict[str, Any]:
     given["vocab_size"] = _vocabulary(numbers)
     given["tie_word_embeddings"] = OUTPUT not in file.tensors
     return {"model_type": FAMILIES[file.architecture].model_type, "dtype": dtype_of(file), **given}
+
+
+def _biases(file: GGUFFile) -> dict[str, bool]:
+    """Which products have biases, by the fields of a configuration that say so. Raises
+    `ForetokenError` for other biases than these stand for."""
+    family = FAMILIES[file.architecture]
+    known = block.FAMILIES[family.model_type]
+    products = {f"{name}.bias" for name in family.layer.values() if name.endswith("_proj")}
+    names = (family.name_of(stored) for stored in file.tensors if stored.endswith(".bias"))
+    found = {name.split(".", 3)[-1] for name in names if name is not None}
+    meant = {name for name in products if name.startswith(known.biased)}
+    fields: dict[str, bool] = {}
+    for field, part in known.bias_fields:
+        switched = {name for name in products if name.startswith(part)}
+        fields[field] = not switched.isdisjoint(found)
+        meant |= switched if fields[field] else set()
+    if found != meant:
+        raise file.unserved(
+            f"its biases are {', '.join(sorted(found)) or 'none'}, and those of a "
+            f"{family.model_type} model are {', '.join(sorted(meant)) or 'none'}"
+        )
+    return fields
 
 
 def _token_id(file: GGUFFile, key: str) -> int | None:
@@ -193,7 +215,7 @@ def _head_dim(numbers: _Numbers, given: dict[str, Any]) -> int:
 def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
     """transformers' rope_parameters."""
     file, theta = numbers.file, _base(numbers, "rope.freq_base", 10_000.0)
-    kind, factor = numbers.get("rope.scaling.type", "none"), numbers.get("rope.scaling.factor", 1.0)
+    kind, factor = _scaling(numbers)
     if ROPE_FACTORS in file.tensors:
         if kind != "none":
             raise file.unserved("it asks for two kinds of rotary scaling")
@@ -208,6 +230,13 @@ def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
         context = numbers("rope.scaling.original_context_length")
         return {**scaling, "original_max_position_embeddings": context}
     raise file.unserved(f"its rotary scaling is {shown(kind)}")
+
+
+def _scaling(numbers: _Numbers) -> tuple[Any, Any]:
+    """Kind and factor of the rotary scaling: as in llama.cpp, a factor without a kind is a linear
+    one, and stands under another key in old files."""
+    factor = numbers.get("rope.scaling.factor", numbers.get("rope.scale_linear", 0)) or 1.0
+    return numbers.get("rope.scaling.type", "none" if factor == 1 else "linear"), factor
 
 
 def _base(numbers: _Numbers, key: str, default: float) -> float:
@@ -262,11 +291,24 @@ def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> d
     }
 
 
+def completed(file: GGUFFile, made: Any) -> Any:
+    """transformers' reading of another architecture, with what it leaves at its class's default:
+    Gemma 2's soft caps, and the scale of its scores, which follows from the size as in
+    llama.cpp."""
+    if made.model_type == "gemma2":
+        numbers, largest = _Numbers(file), made.num_hidden_layers == _LARGEST_GEMMA2
+        for name in ("attn_logit_softcapping", "final_logit_softcapping"):
+            setattr(made, name, numbers.get(name, getattr(made, name)))
+        width = made.hidden_size // made.num_attention_heads
+        made.query_pre_attn_scalar = width if largest else made.head_dim
+    return made
+
+
 def check_rope(file: GGUFFile) -> None:
     """Raises `ForetokenError` where a file that transformers is to read asks for rotary scaling,
     which its reader leaves out."""
-    scaled = _Numbers(file).get("rope.scaling.type", "none") != "none"
-    if scaled or any(name.startswith("rope_f") for name in file.tensors):
+    kind, _ = _scaling(_Numbers(file))
+    if kind != "none" or any(name.startswith("rope_f") for name in file.tensors):
         raise file.unserved(
             f"it asks for rotary scaling, which transformers leaves out of {file.architecture} "
             "models in GGUF"

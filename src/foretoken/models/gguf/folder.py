@@ -36,12 +36,13 @@ def write(path: Path, out: Path) -> None:
             "folder; use the model's own checkpoint folder."
         )
     made, stored = config.read(file), GGUFCheckpoint(file, narrow=True)
+    words = tokenizer.read(file)  # before anything is written, as what is refused leaves nothing
     out.mkdir(parents=True, exist_ok=True)
     _write_weights(stored, out)
     made.architectures = [_class_name(made)]
     made.save_pretrained(out)
     _generation(file, made).save_pretrained(out)
-    tokenizer.read(file).save_pretrained(out)
+    words.save_pretrained(out)
 
 
 def _class_name(made: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, shown
 from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.gguf import config, tokenizer, vocabulary
-from foretoken.models.gguf.names import FAMILIES, OUTPUT, ROPE_FACTORS, Family
+from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS, Family
 from foretoken.models.gguf.reader import GGUFFile
 from foretoken.models.native import block
 
@@ -45,12 +46,12 @@ class FolderSource:
         for name in self._stored.headers:
             self._names[self._written_name(name)] = name
         if model_config.tie_word_embeddings:
-            self._names.pop(OUTPUT, None)
+            self._tie()
         self._factors = _rope_factors(model_config)
         self.shapes = {new: self._stored.header(n).shape for new, n in self._names.items()}
         if self._factors is not None:
             self.shapes[ROPE_FACTORS] = tuple(self._factors.shape)
-        size = self._stored.header("model.embed_tokens.weight").shape[0]
+        size = self.shapes[EMBEDDING][0]
         self.metadata = {
             "general.architecture": self.architecture,
             "general.name": folder.name,
@@ -58,6 +59,17 @@ class FolderSource:
             **({} if words is None else vocabulary.metadata(words, size)),
         }
         self.metadata |= _other_ends(ends, self.metadata)
+
+    def _tie(self) -> None:
+        """Embedding and head as one, under either name; but a head of its own stays one."""
+        head = self._names.pop(OUTPUT, None)
+        if head is None:
+            return
+        embedding = self._names.setdefault(EMBEDDING, head)
+        if embedding != head and not torch.equal(self._stored(embedding), self._stored(head)):
+            self._names[OUTPUT] = head
+            self._config = copy(self._config)
+            self._config.tie_word_embeddings = False
 
     def _written_name(self, name: str) -> str:
         full = name if name.startswith(("model.", "lm_head.")) else f"model.{name}"

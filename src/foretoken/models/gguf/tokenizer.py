@@ -110,9 +110,9 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
     words = file.metadata.get("tokenizer.ggml.pre", "default")
     if words not in WORDS:
         raise file.unserved(f"its way of cutting text, {shown(words)}, isn't known", _INSTEAD)
-    whole = _whole(file, tokens)
-    vocabulary = {t if i in whole else _spelled(t): i for i, t in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
+    whole = _whole(file, tokens, pairs)
+    vocabulary = {t if i in whole else _spelled(t): i for i, t in enumerate(tokens)}
     made = Tokenizer(
         models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")
     )
@@ -207,11 +207,14 @@ def _spelled(token: str) -> str:
     return "".join(_alphabet()[byte] for byte in token.encode())
 
 
-def _whole(file: GGUFFile, tokens: list[str]) -> set[int]:
-    """The ids of tokens that stand for no text, and so are no characters of bytes: of control, and
-    those with a part of their own."""
-    control = {i for i, kind in enumerate(_kinds(file, tokens)) if kind == _CONTROL}
-    return control | {i for i in _special_ids(file, tokens).values() if i is not None}
+def _whole(file: GGUFFile, tokens: list[str], pairs: Sequence[tuple[str, str]]) -> set[int]:
+    """The ids of tokens that are written as they are, and not in the characters of bytes: those
+    that are never cut, and those with a part of their own; unless pairs of tokens make them."""
+    uncut = {i for i, kind in enumerate(_kinds(file, tokens)) if kind in (_CONTROL, _USER_DEFINED)}
+    uncut |= {i for i in _special_ids(file, tokens).values() if i is not None}
+    others = {_spelled(tokens[i]): i for i in uncut if not _characters().issuperset(tokens[i])}
+    made = others.keys() & {left + right for left, right in pairs if others}
+    return uncut.difference(others[token] for token in made)
 
 
 def _kinds(file: GGUFFile, tokens: list[str]) -> Any:
