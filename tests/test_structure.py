@@ -46,8 +46,6 @@ TESTED_ELSEWHERE = {
     "models/native/backends/packed.py": "against plain",
     "models/native/backends/plain.py": "it is the reference",
     "models/native/layer.py": "types",
-    "serve/replicas/deployments.py": "test_run.py, on a cluster, as is the next one",
-    "serve/replicas/router.py": "its rule is affinity.py",
     "train/subject.py": "a protocol",
 }
 """Modules without a test file of their name, and why."""

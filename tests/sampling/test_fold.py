@@ -131,6 +131,25 @@ def test_rows_keep_their_own_settings() -> None:
         torch.testing.assert_close(found[row], alone, atol=1e-14, rtol=0)
 
 
+@pytest.mark.parametrize("likeliest", [0, 5])
+@pytest.mark.parametrize("top_k", [1, 3])
+def test_top_k_keeps_so_many_however_sure_the_model_is(likeliest: int, top_k: int) -> None:
+    """Whose first token's probability is 1 in float32, and the others' aren't 0."""
+    logits = -torch.arange(8, dtype=torch.float32).repeat(1, len(PATHS), 1) / 8
+    logits[..., likeliest] = 20
+    found = fold(logits, [sequence(SamplingParams(top_k=top_k))], lambda: [PATHS]).probs
+    assert found[..., likeliest].eq(1).all() and found.count_nonzero(-1).eq(top_k).all()
+
+
+def test_a_row_without_a_cut_keeps_its_bits_beside_one_with_a_cut() -> None:
+    """Or its draws could depend on who else is served."""
+    plain, cut = SamplingParams(), SamplingParams(top_p=0.9)
+    logits = logits_of(5, rows=2, vocab=600, scale=0.3).float()
+    both = fold(logits, [sequence(plain, [4]), sequence(cut, [4])], lambda: [PATHS] * 2).probs
+    alone = fold(logits[:1], [sequence(plain, [4])], lambda: [PATHS]).probs
+    assert torch.equal(both[0], alone[0])
+
+
 def test_greedy_is_a_one_hot_and_best_agrees() -> None:
     """Temperature 0 puts all mass on the first of the largest; `best` names it."""
     logits = logits_of(1, rows=2)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import openai
 import pytest
 from openai import OpenAI
+from starlette.types import Message
 
+from foretoken import AsyncLLM
+from foretoken.serve.app import application
+from foretoken.serve.replicas.asked import Asked
+from foretoken.serve.settings import ServerSettings
 from served import Served, serving, toy
 
 
@@ -64,6 +71,26 @@ def test_a_closed_model_is_unavailable() -> None:
         answer = httpx.post(f"{served.url}/v1/completions", json=body)
         assert answer.status_code == 503 and "closed" in answer.json()["error"]["message"]
         assert httpx.get(f"{served.url}/metrics").status_code == 200
+
+
+def test_a_client_that_goes_while_it_sends_is_no_failure() -> None:
+    """Of the server, whose log would have a traceback for each."""
+    kind = ((b"content-type", b"application/json"),)
+    asked = Asked("POST", "/v1/completions", b"", "", kind, b"", "")
+    begun = {"type": "http.request", "body": b'{"prompt": ', "more_body": True}
+    coming, sent = [begun, {"type": "http.disconnect"}], list[Message]()
+
+    async def receive() -> Message:
+        return coming.pop(0)
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    llm = AsyncLLM(toy())
+    app = application(llm, ServerSettings(names=("toy",)))
+    asyncio.run(app(asked.scope(), receive, send))
+    assert sent[0]["status"] == 499  # which nobody reads
+    llm.llm.close()
 
 
 def test_unknown_fields_may_be_ignored() -> None:

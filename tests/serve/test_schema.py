@@ -44,6 +44,23 @@ def test_defaults_give_way_to_what_is_asked_for() -> None:
 
 def test_unknown_fields_may_be_left_out() -> None:
     assert read(CompletionBody, b'{"prompt": "a", "x": 1}', True).prompt == "a"
+    function = b'{"type": "function", "function": {"name": "f", "x": 1}, "cache_control": {}}'
+    raw = b'{"messages": [], "tools": [%b], "stream_options": {"x": 1}}' % function
+    assert read(ChatBody, raw, True).tools[0].function.name == "f"  # in parts of a body too
+    with pytest.raises(ApiError, match=r"tools\.0\.function\.x"):
+        read(ChatBody, raw)
+
+
+def test_null_is_left_out_in_parts_of_a_body_too() -> None:
+    """Clients of typed languages write what they don't set."""
+    function = b'{"type": "function", "x": null, "function": {"name": "f", "description": null}}'
+    options = b'{"include_usage": true, "include_obfuscation": null}'
+    extras = b'{"blocks": null}'
+    raw = b'{"messages": [], "tools": [%b], "stream_options": %b, "foretoken": %b}'
+    body = read(ChatBody, raw % (function, options, extras))
+    assert body.stream_options.include_usage and not body.foretoken.blocks
+    told = body.tools[0].model_dump(exclude_unset=True)
+    assert told == {"type": "function", "function": {"name": "f"}}
 
 
 MANY = {f"x{i}": 0 for i in range(50)}

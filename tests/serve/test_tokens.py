@@ -60,6 +60,26 @@ def test_conversations(http: httpx.Client, served: Served) -> None:
     assert told["tokens"][: len(shorter)] == shorter and len(shorter) < told["count"]
 
 
+class Opening(ByteTokenizer):
+    """Begins a text with a special token unless it is told not to."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        ids = [self.eos_token_id] * add_special_tokens + self.encode(text)
+        return {"input_ids": ids, "attention_mask": [1] * len(ids)}
+
+
+def test_special_tokens_are_added_where_that_is_asked_for() -> None:
+    """By default to texts only: a conversation's template writes its own."""
+    said = [{"role": "user", "content": "x"}]
+    with serving(toy(tokenizer=(tokenizer := Opening(VOCAB)))) as served:
+        for given, default in ({"prompt": "a"}, True), ({"messages": said}, False):
+            for special in (None, False, True):
+                body = given | {"add_special_tokens": special}
+                ids = httpx.post(f"{served.url}/tokenize", json=body).json()["tokens"]
+                added = default if special is None else special
+                assert (ids[0] == tokenizer.eos_token_id) == added, body
+
+
 def test_refusals(http: httpx.Client) -> None:
     for path, body in (
         ("/tokenize", {}),

@@ -13,6 +13,12 @@ from foretoken.grammar.constraint import Matcher, Words
 from foretoken.grammar.params import StructuredOutputsParams
 
 _COMPACT = (",", ":")
+_READ_PAST = {"contains", "minContains", "maxContains", "not", "if"}
+_READ_PAST |= {"dependentRequired", "dependentSchemas"}
+"""Keywords of JSON schemas that xgrammar takes and doesn't act on; `_read_past` has the others."""
+_NAMED = {"properties", "patternProperties", "$defs", "definitions"}
+_DATA = {"const", "enum", "default", "examples"}
+"""Keywords whose values are schemas by names, and those whose values are no schemas."""
 
 
 class XGrammar:
@@ -51,6 +57,8 @@ class XGrammar:
 
     def _compiled(self, form: StructuredOutputsParams) -> Any:
         compiler, text = self._compiler, form.text
+        if form.form in ("json", "structural_tag"):
+            _check_keywords(json.loads(text))
         if form.form in ("json", "json_object"):
             if form.whitespace_pattern is not None:
                 raise ForetokenError(
@@ -72,6 +80,40 @@ class XGrammar:
                 "use structured_outputs_backend='guidance'."
             )
         return compiler.compile_grammar(text) if "::=" in text else compiler.compile_lark(text)
+
+
+def _check_keywords(schema: Any) -> None:
+    """Raise `ForetokenError` for a keyword that the text would not be held to."""
+    todo = [schema]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, list):
+            todo += value
+        if not isinstance(value, dict):
+            continue
+        if (wrong := _read_past(value)) is not None:
+            raise ForetokenError(
+                f"xgrammar doesn't hold texts to {wrong} of JSON schemas; leave it out, or use "
+                "structured_outputs_backend='guidance'."
+            )
+        for name, inner in value.items():
+            if name in _NAMED and isinstance(inner, dict):
+                todo += inner.values()
+            elif name not in _DATA:
+                todo.append(inner)
+
+
+def _read_past(schema: dict[str, Any]) -> str | None:
+    """The first keyword of a schema, but for those within, that is not acted on."""
+    patterned = "pattern" in schema or "format" in schema
+    heeded = {
+        "uniqueItems": schema.get("uniqueItems") is False,
+        "multipleOf": schema.get("type") == "integer",
+        "minLength": not patterned,
+        "maxLength": not patterned,
+        "allOf": len(schema.get("allOf", ())) < 2,
+    }
+    return next((name for name in schema if not heeded.get(name, name not in _READ_PAST)), None)
 
 
 class XGrammarMatcher:

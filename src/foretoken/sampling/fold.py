@@ -156,7 +156,7 @@ def _sampling_distribution(
         torch.softmax(scaled, -1, out=distribution[part])
     distribution = distribution.view_as(logits)
     if any(p.top_k > 0 or p.top_p < 1 for p in params):
-        _truncate(distribution, params)
+        _truncate(distribution, params, counts)
     return distribution, peak.view(logits.shape[:-1])
 
 
@@ -174,22 +174,22 @@ def _parts(flat: Tensor, counts: Seq[int] | None, places: int) -> list[slice]:
     ]
 
 
-def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
+def _truncate(probs: Tensor, params: list[SamplingParams], counts: Seq[int] | None) -> None:
     """Cut [B, M, V] in place to each row's top_k, then to the smallest set with top_p of the rest.
 
     A full sort of a large vocabulary costs more than the rest of a step, so the 256 likeliest are
     tried first, and more only for the places where these hold too little. Equals of the last token
     that is kept are kept too: which of them came first would depend on the sort.
     """
-    places, vocab = distribution.shape[1:]
-    flat = distribution.view(-1, vocab)  # [R, V]
-    k = torch.tensor(
-        [p.top_k if p.top_k > 0 else vocab for p in params], device=distribution.device
-    )
-    k = k.clamp(max=vocab).repeat_interleave(places)  # [R]
-    top_p = _column([p.top_p for p in params], distribution, places)[:, 0]
+    places, vocab = probs.shape[1:]
+    flat = probs.view(-1, vocab)  # [R, V]
+    sizes = [min(p.top_k, vocab) if p.top_k > 0 else vocab for p in params]
+    k = torch.tensor(sizes, device=probs.device).repeat_interleave(places)  # [R]
+    top_p = _column([p.top_p for p in params], probs, places)[:, 0]
     least = torch.zeros_like(top_p)
-    rows = (((k < vocab) | (top_p < 1)) & (flat[:, 0] < 1)).nonzero()[:, 0]  # padding needs no cut
+    held = torch.tensor(counts or [places] * len(params), device=probs.device)
+    inside = (torch.arange(places, device=probs.device) < held[:, None]).flatten()  # no padding
+    rows = (((k < vocab) | (top_p < 1)) & inside).nonzero()[:, 0]
     width = max([_TRIED, *(p.top_k for p in params)])
     while len(rows):
         width = min(width, vocab)
@@ -198,7 +198,8 @@ def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
         rows = rows[~enough] if width < vocab else rows[:0]
         width *= _MORE
     flat.masked_fill_(flat < least[:, None], 0)
-    flat.div_(flat.sum(-1, keepdim=True))
+    # Rows without a cut keep their bits, whoever is beside them.
+    flat.div_(torch.where(least[:, None] > 0, flat.sum(-1, keepdim=True), 1.0))
 
 
 def _last_kept(likeliest: Tensor, k: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,6 +209,7 @@ def _last_kept(likeliest: Tensor, k: Tensor, top_p: Tensor) -> tuple[Tensor, Ten
     kept = likeliest.masked_fill(rank >= k[:, None], 0)
     kept = kept / torch.where(k <= width, kept.sum(-1), 1.0)[:, None]
     reached = kept.cumsum(-1)
-    keep = (reached - kept < top_p[:, None]) & (rank < k[:, None])
+    # Where top_p is off, a token of less than a rounding error counts too.
+    keep = ((reached - kept < top_p[:, None]) | (top_p[:, None] == 1)) & (rank < k[:, None])
     last = keep.sum(-1, keepdim=True).clamp(min=1) - 1
     return likeliest.gather(-1, last)[:, 0], (k <= width) | (reached[:, -1] >= top_p)

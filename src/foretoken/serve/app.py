@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -181,5 +181,6 @@ HANDLERS: Mapping[Any, Any] = {
     ForetokenError: _refused,
     HTTPException: _by_status,
     Gone: _gone,
+    ClientDisconnect: _gone,  # while it was sending its body
     Exception: _bug,
 }

@@ -12,6 +12,7 @@ from pydantic import (
     Field,
     Tag,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import from_json
@@ -69,18 +70,21 @@ Prompt = Annotated[
 
 
 class Part(BaseModel):
-    """What bodies and their parts share: no unknown fields, no conversions, no NaN."""
+    """What bodies and their parts share: no unknown fields, unless the context of the validation is
+    true, no conversions, no NaN."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
-    def with_one_unknown(cls, given: Any) -> Any:
-        """With no more than one unknown field."""
-        if not isinstance(given, dict) or given.keys() <= cls.model_fields.keys():
+    def sifted(cls, given: Any, info: ValidationInfo) -> Any:
+        """Without what is null, and with no more than one unknown field, or without any."""
+        if not isinstance(given, dict):
             return given
-        first = next(name for name in given if name not in cls.model_fields)
-        return {k: value for k, value in given.items() if k in cls.model_fields or k == first}
+        told = {name: value for name, value in given.items() if value is not None}
+        others = (name for name in told if name not in cls.model_fields)
+        first = None if info.context else next(others, None)
+        return {k: value for k, value in told.items() if k in cls.model_fields or k == first}
 
 
 class Body(Part):
@@ -189,11 +193,12 @@ class CompletionBody(Sampling):
 
 
 class TokenizeBody(Templated):
-    """POST /tokenize: a text or a conversation."""
+    """POST /tokenize: a text, by default with the tokenizer's special tokens, or a conversation, by
+    default with those of its template alone."""
 
     prompt: str | None = None
     messages: Messages | None = None
-    add_special_tokens: bool = True
+    add_special_tokens: bool | None = None
     return_token_strs: bool = False
 
 
@@ -224,7 +229,7 @@ def read(kind: type[B], raw: bytes, ignore_unknown: bool = False) -> B:
         if name not in kind.model_fields:
             raise ApiError(400, str(unknown("field", name, kind.model_fields)), name)
     try:
-        return kind.model_validate(left)
+        return kind.model_validate(left, context=ignore_unknown)
     except ValidationError as error:
         raise _wrong(error) from error
 

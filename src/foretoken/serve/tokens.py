@@ -29,10 +29,11 @@ async def tokenize(request: Request) -> Response:
 
 def _read(server: Server, body: TokenizeBody) -> tuple[list[int], list[str] | None]:
     """The token ids, and if asked for their texts."""
+    special = body.add_special_tokens
     if body.messages is None:
-        ids = text_ids(body.prompt or "", server.tokenizer, body.add_special_tokens)
+        ids = text_ids(body.prompt or "", server.tokenizer, special is not False)
     else:
-        ids = conversation_ids(body, body.messages, server.tokenizer)
+        ids = conversation_ids(body, body.messages, server.tokenizer, special is True)
     spelling = Spelling(server.tokenizer)
     return ids, [spelling.token(token) for token in ids] if body.return_token_strs else None
 

@@ -154,9 +154,12 @@ async def _drained(app: Any) -> None:
 
 
 def test_an_ending_server_refuses(replicas: Dying) -> None:
+    replicas.deaths = []
     app = front(replicas, ServerSettings(names=("toy",)))
     with TestClient(app) as client:
         assert client.portal is not None
+        assert client.get("/health").status_code == 200
         client.portal.call(_drained, app)
+        assert client.get("/health").status_code == 503  # or balancers would go on asking it
         refused = client.post("/v1/completions", json=BODY)
         assert refused.status_code == 503 and refused.headers["retry-after"]

@@ -1,4 +1,5 @@
-"""Two replicas on a cluster of this machine: one is killed under load, and nothing is lost."""
+"""Two replicas on a cluster of this machine: one is killed under load, or hangs, and nothing is
+lost."""
 
 from __future__ import annotations
 
@@ -138,3 +139,21 @@ def test_one_is_killed_under_load(model: Path) -> None:
             server.send_signal(signal.SIGTERM)
             assert long.result()[1]
         assert server.wait(30) == 0
+
+
+@pytest.mark.slow
+def test_one_hangs(model: Path) -> None:
+    """A process that is stopped answers nothing and doesn't die: the other one has all its requests
+    meanwhile, also those that it was to have taken, and the server is well."""
+    bodies = [KEPT | {"prompt": [1 + i, 7, i], "seed": i} for i in range(8)]
+    with started(model, "--max-num-seqs", "4") as (url, server):
+        before = [_ask(url, body) for body in bodies]
+        stopped = _pids(server.pid)[0]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            with ThreadPoolExecutor(CLIENTS) as pool:
+                assert [*pool.map(lambda body: _ask(url, body), bodies)] == before
+            for path in ("/health", "/load", "/metrics"):
+                assert httpx.get(url + path, timeout=15).status_code == 200, path
+        finally:
+            os.kill(stopped, signal.SIGCONT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -17,13 +18,14 @@ from starlette.types import Message
 from foretoken.async_llm import AsyncLLM
 from foretoken.llm import LLM
 from foretoken.serve.app import application
-from foretoken.serve.errors import ApiError
+from foretoken.serve.errors import RETRY, ApiError
 from foretoken.serve.replicas.asked import Asked
 from foretoken.serve.replicas.front import Lost, front
 from foretoken.serve.replicas.served import answered
 from foretoken.serve.settings import ServerSettings
 
-_SOON = 5.0  # seconds that a replica has to say how it is
+_SOON = 5.0  # seconds that a replica has to say how it is, or that it has taken a request
+_TAKEN: Message = {"type": "foretoken.taken"}
 
 
 class Replica:
@@ -36,7 +38,8 @@ class Replica:
         self._app = application(self._llm, own)
 
     async def answer(self, asked: Asked) -> AsyncGenerator[Message]:
-        """The answer in ASGI's messages. Whoever doesn't read on ends it."""
+        """That it was taken, and the answer in ASGI's messages. Whoever doesn't read on ends it."""
+        yield _TAKEN
         async with aclosing(answered(self._app, asked)) as messages:
             async for message in messages:
                 yield message
@@ -94,22 +97,40 @@ class RayReplicas:
         """One of them answers; which one the router says."""
         answer = self._asking.remote(asked)
         try:
+            await self._taken(answer)
             async for message in answer:
                 yield message
         except RayActorError as error:
             raise Lost from error
+        except DeploymentUnavailableError as error:  # no replica could be started any more
+            raise ApiError(503, "No replica can serve now.", headers=RETRY) from error
         finally:
             answer.cancel()
 
-    async def all(self, what: str) -> list[Any]:
-        """What each one says that answers within five seconds. Raises `ApiError`, 503, where one
-        doesn't."""
+    async def _taken(self, answer: Any) -> None:
+        """Wait until a replica has taken the request; as long as none is up, Ray keeps it. Raises
+        `Lost` where the one that was to have it hangs and another one answers."""
+        taking = asyncio.ensure_future(anext(answer))
         try:
-            said = await self._handle.broadcast(what).results_async(
-                timeout_s=_SOON, return_exceptions=True
-            )
-        except DeploymentUnavailableError:
-            return []
-        except TimeoutError as error:
-            raise ApiError(503, "A replica doesn't answer; it may be starting.") from error
-        return [answer for answer in said if not isinstance(answer, BaseException)]
+            while not (await asyncio.wait({taking}, timeout=_SOON))[0]:
+                if any(await self.all("healthy")):
+                    raise Lost
+            taking.result()
+        finally:
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+
+    async def all(self, what: str) -> list[Any]:
+        """What each one says that answers. One that has just begun to hang is waited for, for five
+        seconds; by then the router leaves it out. Raises `ApiError`, 503, where that isn't so."""
+        for _ in range(2):
+            try:
+                said = await self._handle.broadcast(what).results_async(
+                    timeout_s=_SOON, return_exceptions=True
+                )
+            except DeploymentUnavailableError:
+                return []
+            except TimeoutError:
+                continue
+            return [answer for answer in said if not isinstance(answer, BaseException)]
+        raise ApiError(503, "A replica doesn't answer; it may be starting.", headers=RETRY)

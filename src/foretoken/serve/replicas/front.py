@@ -65,7 +65,8 @@ def front(replicas: Replicas, settings: ServerSettings) -> Starlette:
 
 
 async def health(request: Request) -> Response:
-    """Empty, with 200 where at least one replica can serve."""
+    """Empty, with 200 where requests are taken and at least one replica can serve."""
+    request.app.state.passing.check()
     if not any(await _all(request, "healthy")):
         raise ApiError(503, "No replica can serve now; they are being started.", headers=RETRY)
     return Response()
@@ -106,8 +107,7 @@ class Passing:
         self._ending = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._ending:
-            raise ApiError(503, "The server is ending.", headers=RETRY)
+        self.check()
         request = Request(scope, receive)
         self._running += 1
         try:
@@ -116,6 +116,11 @@ class Passing:
                 await while_there(request, self._relay(given, send))
         finally:
             self._running -= 1
+
+    def check(self) -> None:
+        """Raise `ApiError` where no requests are taken any more."""
+        if self._ending:
+            raise ApiError(503, "The server is ending.", headers=RETRY)
 
     async def drain(self, patience: float) -> None:
         """Take no more requests; wait until those that run have ended, or `patience` seconds."""
