@@ -156,7 +156,7 @@ def _sampling_distribution(
         torch.softmax(scaled, -1, out=distribution[part])
     distribution = distribution.view_as(logits)
     if any(p.top_k > 0 or p.top_p < 1 for p in params):
-        _truncate(distribution, params)
+        _truncate(distribution, params, counts)
     return distribution, peak.view(logits.shape[:-1])
 
 
@@ -174,7 +174,7 @@ def _parts(flat: Tensor, counts: Seq[int] | None, places: int) -> list[slice]:
     ]
 
 
-def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
+def _truncate(distribution: Tensor, params: list[SamplingParams], counts: Seq[int] | None) -> None:
     """Cut [B, M, V] in place to each row's top_k, then to the smallest set with top_p of the rest.
 
     A full sort of a large vocabulary costs more than the rest of a step, so the 256 likeliest are
@@ -183,13 +183,13 @@ def _truncate(distribution: Tensor, params: list[SamplingParams]) -> None:
     """
     places, vocab = distribution.shape[1:]
     flat = distribution.view(-1, vocab)  # [R, V]
-    k = torch.tensor(
-        [p.top_k if p.top_k > 0 else vocab for p in params], device=distribution.device
-    )
-    k = k.clamp(max=vocab).repeat_interleave(places)  # [R]
+    most: list[float] = [min(p.top_k, vocab) if p.top_k > 0 else vocab for p in params]
+    k = _column(most, distribution, places)[:, 0]  # [R]
     top_p = _column([p.top_p for p in params], distribution, places)[:, 0]
     least = torch.zeros_like(top_p)
-    rows = (((k < vocab) | (top_p < 1)) & (flat[:, 0] < 1)).nonzero()[:, 0]  # padding needs no cut
+    rows = ((k < vocab) | (top_p < 1)).nonzero()[:, 0]
+    if counts is not None:  # padding needs no cut
+        rows = rows[rows % places < torch.tensor(counts)[rows // places]]
     width = max([_TRIED, *(p.top_k for p in params)])
     while len(rows):
         width = min(width, vocab)
