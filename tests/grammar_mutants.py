@@ -35,7 +35,7 @@ MASKING: dict[str, Mutant] = {
     ),
     "another text is taken for the same one": Mutant(
         f"{CONSTRAINT}._go_to",
-        "self._known if output[:size] == self._output else {}",
+        "self._known if follows else {}",
         "self._known",
         (UNIT.format("the_state_follows_the_text_wherever_it_goes"),),
     ),

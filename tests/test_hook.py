@@ -21,6 +21,7 @@ from torch import Tensor
 import foretoken
 from foretoken import ForetokenError, assisted
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.length import Fixed
 from foretoken.models.hf import generate
 
 LETTERS = "0123abcdefghijklmnopqrstuvwxyz.!"
@@ -585,6 +586,15 @@ def test_draft_length_from_generation_configs(model: Any) -> None:
     hook = assisted()
     model.generate(**INPUTS, custom_generate=hook, prompt_lookup_num_tokens=1, **arguments)
     assert drafted_at_most(hook) == 1
+
+
+def test_a_rule_has_its_own_length(model: Any) -> None:
+    """Whatever stands on the draft model, where transformers' own assistance leaves it."""
+    small = llama(1)
+    small.generation_config.num_assistant_tokens = 20
+    hook = assisted(draft_model=small, num_assistant_tokens_schedule=Fixed(3))
+    model.generate(**INPUTS, custom_generate=hook, max_new_tokens=40, eos_token_id=None)
+    assert drafted_at_most(hook) == 3
 
 
 def test_a_draft_model_from_a_folder(model: Any, draft: Any, tmp_path: Any) -> None:

@@ -224,7 +224,8 @@ class Assisted:
         if drafter == "prompt_lookup" and (length := generation_config.prompt_lookup_num_tokens):
             kept[_LENGTH] = length
             kept["prompt_lookup_max"] = generation_config.max_matching_ngram_size
-        if drafter == "small_lm" and (row is None or _SCHEDULE not in row.options):
+        by_name = isinstance(config.get(_SCHEDULE, ""), str)  # else it has its own length
+        if drafter == "small_lm" and by_name and (row is None or _SCHEDULE not in row.options):
             drafts = getattr(config["model"], "generation_config", None)
             kept[_LENGTH] = getattr(drafts, "num_assistant_tokens", None)
             schedule = getattr(drafts, _SCHEDULE, None) or ""

@@ -293,6 +293,21 @@ def test_a_shape_is_learned_from_a_tree_that_nothing_cut(pair: Pair) -> None:
         drafter.shared.reset()
 
 
+def test_a_tree_that_teaches_nothing_is_as_large_as_chosen(pair: Pair) -> None:
+    """Where a request may not draft a whole one, as no shape is learned from it."""
+    asked: list[int] = []
+
+    class Noting(Drawn):
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+            asked.extend(budgets)
+            return super().draft(sequences, budgets, draws)
+
+    drafter = auto(Noting(pair.target, (2, 2)), curve={1: 1.0, 2: 1.01, 3: 9.0, 64: 999.0}, level=0)
+    params = replace(GREEDY, max_draft_tokens=5)
+    serve(pair.target, drafter, MultiCandidate(), PROMPTS[:1], params)
+    assert asked and set(asked) == {1} and drafter.control.shapes[0].is_chain
+
+
 def test_a_forked_sample_has_read_the_prompt(pair: Pair) -> None:
     """As far as the small model's cache was copied."""
     costs = CostModel({1: 1.0, 8: 1.2, 64: 8.0}, {"sps": DraftCost(level=0.05)}, fixed=True)

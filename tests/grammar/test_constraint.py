@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
 import pytest
@@ -110,6 +111,22 @@ def test_what_a_backend_raises_is_the_places_error() -> None:
     constraint = Constraint(CompiledGrammar("it", 3, Broken), END)
     first, second, third = constraint.places([0], [[2], [2, 0], []])
     assert "too complex" in str(first.error) and second.error is not None and third.error is None
+
+
+def test_a_marker_that_can_not_be_looked_for_is_no_free_text() -> None:
+    """What a tokenizer raises is raised whenever the same text is asked about: masks are filled on
+    a thread first, where nobody hears of it."""
+
+    class Unread:
+        def after(self, text: Seq[int], seen: int) -> int | None:
+            if len(text) > seen:
+                raise RuntimeError("no such id")
+            return None
+
+    constraint = Constraint(replace(GRAMMAR, reasoning_end=Unread()), END)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no such id"):
+            constraint.places([0], [()])
 
 
 def test_a_whole_text_that_cannot_go_on_is_finished() -> None:

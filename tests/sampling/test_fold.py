@@ -192,6 +192,17 @@ def test_padding_is_not_read(params: SamplingParams) -> None:
     assert folded.bad.nonzero().tolist() == [[1, 2]]
 
 
+@pytest.mark.parametrize("params", [SamplingParams(top_k=1), SamplingParams(top_p=0.9)])
+def test_what_rounds_to_certainty_is_cut_too(params: SamplingParams) -> None:
+    """The first token's probability is 1 in float32, and the others' are not yet 0."""
+    logits = torch.full((2, 3, VOCAB), -30.0)
+    logits[..., 0] = 0
+    assert logits.softmax(-1)[0, 0, :2].tolist()[0] == 1 and logits.softmax(-1)[0, 0, 1] > 0
+    for counts in (None, [3, 2]):
+        folded = fold(logits, [sequence(params)] * 2, lambda: [PATHS] * 2, counts)
+        assert folded.probs[..., 0].eq(1).all() and not folded.probs[..., 1:].any()
+
+
 def test_logits_are_left_alone() -> None:
     """Folding edits a copy."""
     logits = logits_of()

@@ -18,6 +18,22 @@ def test_check_drafter_passes_honest_ones() -> None:
     check_drafter(lambda pair: SmallLM(pair.draft, 2))
 
 
+class Late(PromptLookup):
+    """Knows how much it drafts once it is bound, as a drafter that reads a checkpoint."""
+
+    def bind(self, access):  # type: ignore[no-untyped-def]
+        super().bind(access)
+        self._nodes = self.num_speculative_tokens
+
+    @property
+    def nodes(self) -> int:
+        return self._nodes
+
+
+def test_check_drafter_asks_for_nodes_after_bind() -> None:
+    check_drafter(lambda pair: Late(2))
+
+
 class Dishonest(SmallLM):
     """Says that its tokens were drawn from a flat distribution."""
 

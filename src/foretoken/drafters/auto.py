@@ -204,14 +204,15 @@ class Auto(Wrapper):
         rooms: Seq[int],
         draws: Draws,
     ) -> DraftTree:
-        """The draft of a part that was chosen; its first trees are made as large as there is room
-        for, to learn its shape, but for auxiliary nodes, which say nothing once they are cut."""
+        """The draft of a part that was chosen; its first trees that have room are made whole, to
+        learn its shape, but for auxiliary nodes, which say nothing once they are cut."""
         part, takers = self.drafters[number], [sequences[row] for row in rows]
-        new = part.trees and self.control.unshaped(number)
+        most = min(part.nodes, self.num_speculative_tokens)
+        roomy = max(rooms[row] for row in rows) >= most
+        new = part.trees and roomy and self.control.unshaped(number)
         larger = new and Kind.AUXILIARY not in part.kinds
         counts = [(rooms if larger else choice.nodes)[row] for row in rows]
         tree = part.draft(takers, counts, draws.take(rows)).trim(counts)
-        most = min(part.nodes, self.num_speculative_tokens)
         if new and max(counts) >= most:
             self.control.learn_shape(number, max(shapes_of(tree), key=len), most)
         return tree

@@ -146,18 +146,18 @@ class Constraint:
         size = len(self._output)
         if output == self._output:
             return
+        follows = output[:size] == self._output
+        began, seen = (self._began, size) if follows else (None, 0)
+        if (marker := self._grammar.reasoning_end) is not None and began is None:
+            began = marker.after(output, seen)  # before anything changes, as it may raise
         added = tuple(output[size:])
-        known = self._known if output[:size] == self._output else {}
+        known = self._known if follows else {}
         self._known = {
             path[len(added) :]: place
             for path, place in known.items()
             if path[: len(added)] == added
         }
-        follows = output[:size] == self._output
-        self._began, seen = (self._began, size) if follows else (None, 0)
-        self._output = list(output)
-        if (marker := self._grammar.reasoning_end) is not None and self._began is None:
-            self._began = marker.after(self._output, seen)
+        self._began, self._output = began, list(output)
 
     def _place(self, path: Path) -> Place:
         text = self._constrained(path)

@@ -179,7 +179,9 @@ def check_drafter(
     if drafter.kinds <= {Kind.CHOSEN, Kind.AUXILIARY}:
         for slots in (1, len(PROMPTS)):
             check_seeded(make, rule, pair, slots=slots)
-    nodes = min(drafter.nodes, _ENUMERATED)  # where three tokens leave room for two
+    bound = make(tiny)  # from when on its nodes are known
+    target_for(tiny.target, 1, tiny.target.max_length).bind(bound)
+    nodes = min(bound.nodes, _ENUMERATED)  # where three tokens leave room for two
     for params in (SamplingParams(temperature=0.8), SamplingParams(top_k=2, presence_penalty=0.5)):
         check_distribution(make, rule, tiny, params, rows=1, budget=nodes, steps=1)
         check_distribution(make, rule, tiny, params, rows=1)

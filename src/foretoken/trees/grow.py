@@ -263,7 +263,8 @@ def beam(
     """`width` likeliest tokens at each of the `width` likeliest paths of every depth, and of all
     these nodes the likeliest `budgets[b]`: chosen."""
     grower = Grower(len(budgets), device)
-    for _ in range(min(depth, max(budgets, default=0))):  # no tree is deeper than it has nodes
+    # All levels, however small the budgets: timed drafts of few nodes tell what a level costs.
+    for _ in range(depth if max(budgets, default=0) else 0):
         grower.choose(propose(grower.frontier), width, keep=width)
     return grower.ranked(budgets)
 

@@ -24,3 +24,19 @@ def test_what_configs_name(tmp_path: Path) -> None:
         f"contents of {draft}": fingerprint(draft),
         f"contents of {store}": fingerprint(store),
     }
+
+
+def test_lists_of_models_and_checkpoints(tmp_path: Path) -> None:
+    """Each of several models counts, and what a method makes its model of."""
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text("{}")
+    configs = [
+        {"method": "specinfer", "models": [str(folder) for folder in folders[:2]]},
+        {"method": "pruned", "checkpoint": str(folders[2])},
+        {"method": "swift", "skip": [3, 4]},
+    ]
+    assert contents("mini", configs) == contents("mini", []) | {
+        f"contents of {folder}": fingerprint(folder) for folder in folders
+    }

@@ -25,6 +25,7 @@ from foretoken.drafters.shared.planned_tree import RATES, TreePlanner, by_level,
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.drafters.token_recycling import TokenRecycling
 from foretoken.draws import GreedyDraws
+from foretoken.engine import clock, costs
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
@@ -32,6 +33,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.tree import DraftTree, Kind
 from foretoken.trees.from_lists import from_parents
 from foretoken.trees.plan import Paths, TreePlan
@@ -304,6 +306,27 @@ def test_the_engine_measures(pair: Pair, tmp_path: Path, monkeypatch: Any) -> No
     Engine(ModelTarget(pair.target, 2, 160), drafter, TargetOnly())
     assert (drafter._matrix.rows == -1).all()
     assert drafter._planner._costs is not None and drafter._planner._counts.steps == 0
+
+
+@pytest.mark.parametrize("depth", [3, 6])
+def test_a_level_of_a_beam_costs_a_pass(
+    depth: int, pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the engine's own timed drafts, of one node and of four, however deep their trees are."""
+    passes, run = 0, FeatureModel.level
+
+    def level(self: FeatureModel, sequences: Any, frontier: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return run(self, sequences, frontier)
+
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
+    monkeypatch.setattr(costs, "_AT_MOST", 60.0)
+    monkeypatch.setattr(FeatureModel, "level", level)
+    monkeypatch.setattr(clock, "perf_counter", lambda: passes / 1000)  # a pass takes 1 ms
+    drafter = Eagle2(seeded(EagleModule, pair), depth=depth)
+    Engine(ModelTarget(pair.target, 2, 160), drafter, TargetOnly())
+    assert drafter._planner._draft.level == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from foretoken.files import fingerprint
 from foretoken.models.load import find
 from foretoken.registry import OPTION_ALIASES
 
-_OWN = ("model", "datastore", "corpus", "skip")
+_OWN = ("model", "models", "checkpoint", "datastore", "corpus", "skip")
 _PATHS = {*_OWN, *(key for key, own in OPTION_ALIASES.items() if own in _OWN)}
 """The options whose values name files."""
 
@@ -31,8 +31,9 @@ def _named(config: Mapping[str, Any]) -> Iterator[str]:
     for key, value in config.items():
         if isinstance(value, Mapping):
             yield from _named(value)
-        elif key in _PATHS and isinstance(value, (str, Path)):
-            yield str(value)
+        elif key in _PATHS:
+            several = value if isinstance(value, (list, tuple)) else [value]
+            yield from (str(one) for one in several if isinstance(one, (str, Path)))
 
 
 def _place(name: str) -> Path | None:

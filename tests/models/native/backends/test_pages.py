@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import runpy
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -101,3 +104,13 @@ def test_what_a_tensor_has_is_not_given_again() -> None:
         place = second.data_ptr()
         del second
         assert pages.passing((300, 300), torch.float32).data_ptr() == place
+
+
+def test_where_there_are_no_such_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows `mmap` has none of the flags: the file is imported, and memory is torch's."""
+    monkeypatch.delattr(mmap, "MAP_PRIVATE")
+    monkeypatch.delattr(mmap, "MAP_ANONYMOUS")
+    made = runpy.run_path(pages.__file__)
+    monkeypatch.setattr(sys, "platform", "win32")
+    for give in ("empty", "passing"):
+        assert made[give]((2**17,), torch.uint8).fill_(1).sum() == 2**17

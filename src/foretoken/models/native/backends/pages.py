@@ -11,7 +11,7 @@ import ctypes
 import math
 import mmap
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 
 import torch
@@ -112,7 +112,7 @@ def _fitting(spare: list[mmap.mmap], index: int, size: int) -> mmap.mmap | None:
     return pages if free and size <= len(pages) <= 2 * size else None
 
 
-def _references(maps: list[mmap.mmap], index: int) -> int:
+def _references(maps: Sequence[object], index: int) -> int:
     """As Python counts them to a map in a list, those of this function among them."""
     pages = maps[index]
     return sys.getrefcount(pages)
@@ -122,5 +122,5 @@ def _mapped(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
-_FREE = _references([_mapped(mmap.PAGESIZE)], 0) + 1
+_FREE = _references([object()], 0) + 1  # no map, as Windows has other ones
 """Of a map that no tensor has, in `_fitting`, which has it by a name: versions of Python differ."""
