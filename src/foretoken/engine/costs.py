@@ -57,7 +57,8 @@ _LENGTHS = (1, 4)  # of drafts that are timed
 _ROUNDS = 8  # at most; drafts are timed at least twice, passes at least once
 _ENOUGH = 0.2  # seconds, after which no further round begins
 _PERIOD = 16  # tokens, after which the text repeats
-_DRAFT = "draft, early ends by level"  # how a draft's cost is found; a file of another way is stale
+# How a draft's cost is found; a file of another way is stale.
+_DRAFT = "draft, all levels, early ends by level"
 _PER_LEVEL = 1.5  # a long draft that takes this many times the short one's time costs by the level
 _AGREES = 1.5  # the factor by which a time may differ from the cached one
 _SEEN = 256  # tokens whose embeddings tell a model from others
