@@ -88,5 +88,5 @@ def test_what_a_batch_weighs() -> None:
     records = Records.of([([1, 2, 3], [4, 5]), ([], [6, 7, 8])], 8, 97)
     layout = collate(records, [[0], [1]], 6, 0.25)
     batches = Batches(records, 1, 6, seed=1, prompt_weight=0.25, order="epochs")
-    weights = {batches.weight(0), batches.weight(1)}
+    weights = {batches.batch(0).predicted(), batches.batch(1).predicted()}
     assert weights == {2 + 0.5, 2.0} and float(layout.weight.sum()) == 5.75

@@ -14,7 +14,6 @@ import torch
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.train import loop
-from foretoken.train.batches import Batches, Rows
 from foretoken.train.drafter import trainable
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
@@ -104,13 +103,14 @@ def test_noise_is_the_batchs_own(
 ) -> None:
     """Also where a step has several batches, of which other processes might have some."""
     drawn: list[list[float]] = []
-    read = Batches.batch
+    passing = loop._autocast
 
-    def batch(batches: Batches, number: int) -> Rows:
+    def autocast(precision: str, device: torch.device) -> torch.autocast:
+        """Each batch's pass begins with it."""
         drawn.append(torch.rand(4).tolist())
-        return read(batches, number)
+        return passing(precision, device)
 
-    monkeypatch.setattr(Batches, "batch", batch)
+    monkeypatch.setattr(loop, "_autocast", autocast)
     train_eagle(checkpoints[0], tmp_path / "two", accumulation=2)
     two = drawn.copy()
     drawn.clear()

@@ -36,6 +36,10 @@ class Rows(NamedTuple):
     max_nodes: Tensor
     places: Tensor
 
+    def predicted(self) -> float:
+        """How much the tokens that are to be predicted weigh together."""
+        return float((self.weight * (self.positions > 0)).sum())
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -62,14 +66,6 @@ class Batches:
 
     def batch(self, number: int) -> Rows:
         """The batch of that number."""
-        return self._collated(number)
-
-    def weight(self, number: int) -> float:
-        """How much the tokens that it has to predict weigh together."""
-        rows = self._collated(number)
-        return float((rows.weight * (rows.positions > 0)).sum())
-
-    def _collated(self, number: int) -> Rows:
         layout = [self._row(number * self.rows + i) for i in range(self.rows)]
         return collate(self.records, layout, self.length, self.prompt_weight)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.train import processes, shards
-from foretoken.train.batches import Batches, whole
+from foretoken.train.batches import Batches, Rows, whole
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import AUTO, BFLOAT16, FLOAT32, Job, Progress
 from foretoken.train.metrics import Metrics
@@ -161,10 +161,10 @@ def _step(
     goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
     first = step * recipe.accumulation * accelerator.num_processes + accelerator.process_index
     numbers = [first + part * accelerator.num_processes for part in range(recipe.accumulation)]
-    shares = _shares(accelerator, batches, numbers)
-    for number, share in zip(numbers, shares, strict=True):
+    parts = [batches.batch(number) for number in numbers]
+    shares = _shares(accelerator, parts)
+    for number, rows, share in zip(numbers, parts, shares, strict=True):
         torch.manual_seed(seed * 1_000_003 + number)
-        rows = batches.batch(number)
         with shards.gradients(accelerator, module, number == numbers[-1]):
             with _autocast(job.precision, next(module.parameters()).device):
                 loss = module(teacher.lesson(rows, layers), goal) * (share / recipe.accumulation)
@@ -181,10 +181,10 @@ def _step(
     return total
 
 
-def _shares(accelerator: Any, batches: Batches, numbers: Seq[int]) -> list[float]:
+def _shares(accelerator: Any, parts: Seq[Rows]) -> list[float]:
     """What each batch of this process counts in a step, 1 on average over all processes': a batch's
     loss is a mean over its tokens, and a step's over those of all."""
-    weights = [batches.weight(number) for number in numbers]
+    weights = [rows.predicted() for rows in parts]
     mean = processes.mean(accelerator, sum(weights) / len(weights))
     return [weight / mean if mean else 1.0 for weight in weights]
 
