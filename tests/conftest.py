@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import string
 from collections.abc import Generator
 from pathlib import Path
@@ -46,6 +47,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if names:
         runs = [pytest.param(None, id=pytest.HIDDEN_PARAM), *names]
         metafunc.parametrize("mutant", runs, indirect=True)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: the garbage collector needn't walk it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

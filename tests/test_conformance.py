@@ -239,6 +239,13 @@ def models(kind: str) -> Pair:
 
 
 @cache
+def plainly(setting: str) -> list[list[int]]:
+    """What plain decoding writes after each prompt alone, by the name of the parameters."""
+    model, params = models("native").target, PLAINLY[setting]
+    return [texts(serve(model, Nothing(), TargetOnly(), [p], params))[0] for p in PROMPTS]
+
+
+@cache
 def generated(prompt: tuple[int, ...], tokens: int = TOKENS) -> list[int]:
     """What transformers' own generate writes greedily."""
     model = models("native").transformers
@@ -290,6 +297,7 @@ def branches(name: str) -> bool:
 
 
 CELLS = list(cells())
+WITH_TARGET_ONLY = [cell for cell in CELLS if cell.values[1] == TargetOnly()]
 CHAINS = [name for name in NAMES if not branches(name)]
 
 
@@ -303,8 +311,15 @@ def one_rule(cells: Seq[Any], *names: str) -> list[Any]:
 
 
 each_cell = pytest.mark.parametrize(("name", "rule"), CELLS)
-REPEATABLE = [c for c in CELLS if c.values[0] not in SHARES or c.values[1] == TargetOnly()]
-each_repeatable_cell = pytest.mark.parametrize(("name", "rule"), REPEATABLE)
+REPEATABLE = [c for c in CELLS if c.values[0] not in SHARES or c in WITH_TARGET_ONLY]
+OF_EACH = one_rule(REPEATABLE, *ALIKE_ON_CHAINS, "target_only")
+"""Each drafter with one rule that keeps a seed's tokens."""
+WITH_SLOW_RULES = [
+    c if c in OF_EACH else pytest.param(*c.values, id=c.id, marks=pytest.mark.slow)
+    for c in REPEATABLE
+]
+"""Rules have no memory of requests: of a drafter's rules all but one are for `make test-all`."""
+each_repeatable_cell = pytest.mark.parametrize(("name", "rule"), WITH_SLOW_RULES)
 # At temperature 0 every rule looks for the longest match: on chains one of them is enough.
 each_greedy_cell = pytest.mark.parametrize(
     ("name", "rule"),
@@ -361,7 +376,7 @@ def test_greedy_is_transformers_generate(name: str, rule: Verifier, kind: str, b
     )
 
 
-@pytest.mark.parametrize(("name", "rule"), [c for c in CELLS if c.values[1] == TargetOnly()])
+@pytest.mark.parametrize(("name", "rule"), WITH_TARGET_ONLY)
 @pytest.mark.parametrize("batch", [1, 8])
 def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) -> None:
     """Chosen drafts under target-only sampling: the very tokens of plain decoding at that seed."""
@@ -372,6 +387,7 @@ def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) 
         pair,
         slots=batch,
         prompts=PROMPTS,
+        expected=plainly("sampled"),
         wrap=wrap_of(name),
     )
     assert name in ("nothing", "grammar", *WRAPPING) or sum(
@@ -386,25 +402,30 @@ GRAMMAR = automaton(
     whole=(),
 )
 """A multiple of three, one token that is forced, and any token, again and again."""
+CONSTRAINED = SamplingParams(seed=3, max_tokens=TOKENS, structured_outputs=GRAMMAR)
+PLAINLY = {
+    "sampled": SAMPLED,
+    "constrained 0": dataclasses.replace(CONSTRAINED, temperature=0),
+    "constrained 1": CONSTRAINED,
+}
 
 
-@pytest.mark.parametrize(("name", "rule"), [c for c in CELLS if c.values[1] == TargetOnly()])
+@pytest.mark.parametrize(("name", "rule"), WITH_TARGET_ONLY)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_constrained_text_is_plain_decodings(
-    name: str, rule: Verifier, batch: int, temperature: float
+    name: str, rule: Verifier, batch: int, temperature: int
 ) -> None:
     """Chosen drafts under a grammar: the very tokens of plain constrained decoding."""
-    params = SamplingParams(
-        temperature=temperature, seed=3, max_tokens=TOKENS, structured_outputs=GRAMMAR
-    )
+    setting = f"constrained {temperature}"
     outputs = check_seeded(
         lambda p: make_drafter(name, p),
         rule,
         models("native"),
         slots=batch,
-        params=params,
+        params=PLAINLY[setting],
         prompts=PROMPTS[:4],
+        expected=plainly(setting)[:4],
         wrap=wrap_of(name),
     )
     for output in outputs:
@@ -435,7 +456,7 @@ def test_distribution_is_the_targets(
         )
 
 
-@pytest.mark.parametrize(("name", "rule"), one_rule(REPEATABLE, *ALIKE_ON_CHAINS, "target_only"))
+@pytest.mark.parametrize(("name", "rule"), OF_EACH)
 def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
     """A seeded request's tokens are the same alone, among others, and however its prompt is cut."""
     check_independence(lambda p: make_drafter(name, p), rule, models("native"), wrap=wrap_of(name))
@@ -463,32 +484,41 @@ def states_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None
 
 
 def stops_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None) -> None:
-    """End of text, stop ids, stop strings and the limit, each at several places of one text."""
+    """End of text, stop ids, stop strings and the limit, each at several places of one text; those
+    that end alike are served together."""
     tokenizer, prompt = ByteTokenizer(97), PROMPTS[0]
     text = generated(tuple(prompt))
     words = tokenizer.decode(text)
+    asked: dict[frozenset[int], list[tuple[dict[str, Any], int, str]]] = {}
     for at in range(0, TOKENS, 5):
         first, stop = text.index(text[at]) + 1, words[at : at + 2]
         after = words.index(stop) + len(stop)
-        end = frozenset({text[at]})
-        for own, ends, length, reason in (
-            (dict(max_tokens=at + 1), frozenset(), at + 1, "length"),
-            (dict(stop_token_ids=[text[at]]), frozenset(), first, "stop"),
-            (dict(), end, first, "stop"),
-            (dict(ignore_eos=True), end, TOKENS, "length"),
-            (dict(stop=stop), frozenset(), after, "stop" if after <= TOKENS else "length"),
-        ):
-            params = SamplingParams(temperature=0, **{"max_tokens": TOKENS, **own})  # type: ignore[arg-type]
-            [output] = serve(
-                pair.target,
-                make(pair),
-                rule,
-                [prompt],
-                params,
-                tokenizer=tokenizer,
-                eos_ids=ends,
-                wrap=wrap,
-            )
+        asked.setdefault(frozenset(), []).extend(
+            [
+                (dict(max_tokens=at + 1), at + 1, "length"),
+                (dict(stop_token_ids=[text[at]]), first, "stop"),
+                (dict(stop=stop), after, "stop" if after <= TOKENS else "length"),
+            ]
+        )
+        asked.setdefault(frozenset({text[at]}), []).extend(
+            [(dict(), first, "stop"), (dict(ignore_eos=True), TOKENS, "length")]
+        )
+    for end, requests in asked.items():
+        params = [
+            SamplingParams(temperature=0, **{"max_tokens": TOKENS, **own})  # type: ignore[arg-type]
+            for own, _, _ in requests
+        ]
+        outputs = serve(
+            pair.target,
+            make(pair),
+            rule,
+            [prompt] * len(requests),
+            params,
+            tokenizer=tokenizer,
+            eos_ids=end,
+            wrap=wrap,
+        )
+        for output, (_, length, reason) in zip(outputs, requests, strict=True):
             assert output.token_ids == text[:length]
             assert output.outputs[0].finish_reason == reason
             assert output.stats.tokens == length

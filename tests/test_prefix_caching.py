@@ -15,8 +15,15 @@ from foretoken.models.seq2seq.target import target_for
 from foretoken.protocols import Drafter, Verifier
 from foretoken.testing import Pair
 from foretoken.testing.checks import SAMPLED
-from foretoken.verify.target_only import TargetOnly
-from test_conformance import CELLS, LEARNS, SHARES, make_drafter, models, wrap_of
+from test_conformance import (
+    CELLS,
+    LEARNS,
+    SHARES,
+    each_repeatable_cell,
+    make_drafter,
+    models,
+    wrap_of,
+)
 
 GREEDY = SamplingParams(temperature=0, max_tokens=6)
 SEEDED = replace(SAMPLED, max_tokens=6)
@@ -56,7 +63,6 @@ def engine_of(
     return Engine(served, drafter, rule, chunk=8, prefix_caching=caching)
 
 
-SEEDED_CELLS = [c for c in CELLS if c.values[0] not in SHARES or c.values[1] == TargetOnly()]
 GREEDY_CELLS = {c.values[0]: c for c in reversed(CELLS)}.values()  # one of each drafter
 
 
@@ -77,7 +83,7 @@ def reuse_holds(name: str, rule: Verifier, params: SamplingParams, pair: Pair) -
             assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize(("name", "rule"), SEEDED_CELLS)
+@each_repeatable_cell
 def test_the_same_seeded_text_with_and_without(name: str, rule: Verifier) -> None:
     """Every drafter with every rule that keeps a seed's tokens."""
     reuse_holds(name, rule, SEEDED, models("native"))

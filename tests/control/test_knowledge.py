@@ -38,7 +38,6 @@ def keep(rates: Rates, key: str = "part") -> None:
     Knowledge(owner, {"it": key}).read([own])
     own.tested, own.accepted = rates.tested, rates.accepted
     del owner
-    gc.collect()
 
 
 def files(rates: Path) -> list[Path]:

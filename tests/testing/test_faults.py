@@ -73,9 +73,13 @@ def build_small(name: str, pair: Pair) -> BuiltMethod:
     return build({"method": name, **given(row.drafter, pair), **few})
 
 
+FURTHER = {"pld+sps", "suffix+medusa", "suffix|mcsd", "auto:suffix,pld"}
+"""Methods that are joined as others of `COMBINED` are."""
+
+
 def by_drafter() -> Iterator[Any]:
-    """Every method; of those with the same drafter all but the first are slow."""
-    seen = set()
+    """Every method; of those with the same drafter, or joined alike, all but one are slow."""
+    seen = set(FURTHER)
     for name in [*METHODS, *(name for name in COMBINED if name not in METHODS)]:
         drafter = METHODS[name].drafter if name in METHODS else name
         yield pytest.param(name, marks=[pytest.mark.slow] if drafter in seen else [])

@@ -86,7 +86,8 @@ def train_on_two(
 
 
 @pytest.mark.parametrize(
-    "method", ["eagle", "dflash", pytest.param("medusa", marks=pytest.mark.slow)]
+    "method",
+    ["eagle", *(pytest.param(name, marks=pytest.mark.slow) for name in ("dflash", "medusa"))],
 )
 def test_two_processes_learn_what_one_does(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, method: str

@@ -22,7 +22,8 @@ def last_state(out: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    "method", ["eagle3", "sps", pytest.param("medusa", marks=pytest.mark.slow)]
+    "method",
+    ["eagle3", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sps", "medusa"))],
 )
 def test_shared_out_over_two_processes(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, method: str

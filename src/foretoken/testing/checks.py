@@ -109,12 +109,16 @@ def check_seeded(
     slots: int = 1,
     params: SamplingParams = SAMPLED,
     prompts: Seq[Seq[int]] = PROMPTS,
+    expected: Seq[Seq[int]] | None = None,
     wrap: Wrap | None = None,
 ) -> list[RequestOutput]:
-    """Chosen drafts: at any temperature the tokens are those of plain decoding with that seed."""
-    expected = [texts(serve(pair.target, Nothing(), TargetOnly(), [p], params)) for p in prompts]
+    """Chosen drafts: at any temperature the tokens are those of plain decoding with that seed
+    (`expected`, or computed here)."""
     outputs = serve(pair.target, make(pair), verifier, prompts, params, slots=slots, wrap=wrap)
-    _compare(texts(outputs), [text for [text] in expected], f"sampling in batches of {slots}")
+    if expected is None:
+        plain = [texts(serve(pair.target, Nothing(), TargetOnly(), [p], params)) for p in prompts]
+        expected = [text for [text] in plain]
+    _compare(texts(outputs), expected, f"sampling in batches of {slots}")
     return outputs
 
 

@@ -23,16 +23,17 @@ from measured_answers import answer
 from whole_run import RUN_SUITE, Pair, lines, run
 
 
-def test_ten_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path) -> None:
-    """kill -9 at ten moments, at both temperatures, and no answer is there twice."""
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path, kills: int) -> None:
+    """kill -9 at any moments, at both temperatures, and no answer is there twice."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["foretoken.bench.run.session", "foretoken.bench.run.merge"])
     dice, size = random.Random(4), 0
     full = (whole / "samples.jsonl").stat().st_size
-    for kill in range(10):
+    for kill in range(kills):
         child = context.Process(target=run, args=(*map(str, checkpoints), tmp_path))
         child.start()
-        grown = full * (kill + dice.random()) / 11
+        grown = full * (kill + dice.random()) / (kills + 1)
         while size <= grown and child.is_alive():
             time.sleep(0.002)
             size = samples.stat().st_size if (samples := tmp_path / "samples.jsonl").exists() else 0
