@@ -291,6 +291,11 @@ def real(read: Read) -> str:
     return _of_real(read, real_page.best)
 
 
+def real_precisions(read: Read) -> str:
+    """What drafting gains by the precision of the target's weights."""
+    return _of_real(read, real_page.precisions)
+
+
 def real_screen(read: Read) -> str:
     """Every method on real models."""
     return _of_real(read, real_page.screen)
@@ -335,6 +340,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "perplexity": perplexity,
     "ralm": applications.ralm,
     "real": real,
+    "real-precisions": real_precisions,
     "real-screen": real_screen,
     "real-trained": real_trained,
     "seq2seq": applications.seq2seq,

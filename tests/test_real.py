@@ -223,10 +223,16 @@ def test_a_ratio_is_of_prompts_that_both_have() -> None:
 
 
 def test_costs_of_pieces_are_their_medians() -> None:
-    """Number by number; what isn't a number is the first's."""
+    """Number by number, of those that were timed after as many tokens as the last; what isn't a
+    number is the first's."""
     lines = [
-        {"piece": str(ms), "context": 8, "target": {"passes": [{"ms": {"1": ms}}]}, "drafts": None}
-        for ms in (1.0, 5.0, 2.0)
+        {
+            "piece": str(ms),
+            "context": context,
+            "target": {"passes": [{"ms": {"1": ms}}]},
+            "drafts": None,
+        }
+        for ms, context in ((99.0, 4), (1.0, 8), (5.0, 8), (2.0, 8))
     ]
     assert figures.typical(lines) == {
         "context": 8,
@@ -335,6 +341,7 @@ def test_an_interrupted_screen_goes_on_and_becomes_a_record(
     assert sps["config"]["draft_backend"] == "q4"
     assert sps["tokens"] == 18 and len(sps["by_task"]) == 3
     assert first["costs"]["bandwidth_gb_s"] > 0 and made["bandwidth_gb_s"]
+    assert first["costs"]["context"] == first["prompt_tokens"] // first["turns"] + 6 // 2
     theirs, lookup = (row for row in second["peers"] if row["engine"] == "stub")
     # 5 tokens in 0.5 s and in 1.25 - 1 s, after the first, which plain decoding writes in 1 s
     assert theirs["decoding"]["tokens_per_second"] == pytest.approx(10)
@@ -605,3 +612,16 @@ def test_the_page_shows_what_all_prompts_answered(complete: bool, rounds: int, s
         if cell["target"] == "smollm2-135m"
     ]
     assert f"({shown} prompts, " in page.best(known)
+
+
+def test_a_precision_is_shown_once_all_prompts_answered() -> None:
+    """With each row's ideal, and where and how much was asked below the table."""
+    known = json.loads((BENCHMARKS / "results" / "real.json").read_text(encoding="utf-8"))
+    cell = next(c for c in known["cells"] if c["stage"] == "grid" and c["batch_size"] == 1)
+    known["cells"] = [
+        {**cell, "stage": "precision", "precision": name, "complete": name == "float16"}
+        for name in ("float16", "float32")
+    ]
+    table, below = page.precisions(known).split("\n\n")
+    assert len(table.splitlines()) == 2 + len(cell["rows"]) and "float32" not in table + below
+    assert f"in float16: {cell['prompts']} prompts, " in below

@@ -135,10 +135,11 @@ def _written(plain: Sequence[Answer], most: int) -> float:
 
 
 def typical(lines: Sequence[Mapping[str, Any]]) -> Costs | None:
-    """The pieces' costs as one: of each number the median."""
+    """The pieces' costs as one: of each number the median, among pieces of the latest's context."""
     if not lines:
         return None
-    kept: Any = _median([{k: v for k, v in line.items() if k != "piece"} for line in lines])
+    alike = [line for line in lines if line["context"] == lines[-1]["context"]]
+    kept: Any = _median([{k: v for k, v in line.items() if k != "piece"} for line in alike])
     return kept  # type: ignore[no-any-return]
 
 

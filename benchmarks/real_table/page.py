@@ -241,6 +241,34 @@ def _screened(row: Record | None) -> tuple[str, str]:
     return f"{row['mean_acceptance_length']:.2f}", _over(row, row["method"], "over_plain")
 
 
+def precisions(record: Record) -> str:
+    """Rows of one sequence at temperature 0 by the precision of the target's weights; cells in
+    which all prompts were answered."""
+    cells = [cell for cell in record["cells"] if cell["stage"] == "precision" and cell["complete"]]
+    lines = [
+        [
+            _name(cell),
+            cell["precision"],
+            _named(row),
+            *_at_0(row),
+            _over(row["whole"], row["method"], "over_plain"),
+        ]
+        for cell in cells
+        for row in cell["rows"]
+    ]
+    head = ["target", "weights", "", "tokens a pass", "tokens/s", "over plain", "ideal"]
+    asked = dict.fromkeys(
+        f"{_name(cell)} in {cell['precision']}: {cell['prompts']} prompts, at most "
+        f"{cell['max_tokens']} tokens, on {_machine(cell)}, {cell['dates'][-1][:10]}."
+        for cell in cells
+    )
+    return "\n\n".join([markdown([*head, "whole calls"], lines, 3), " ".join(asked)])
+
+
+def _name(cell: Record) -> str:
+    return TITLES.get(cell["target"], cell["target"]).partition(",")[0]
+
+
 def trained(record: Record) -> str:
     """Drafters trained for SmolLM2 beside plain decoding and the best methods without training, at
     both temperatures, the fastest at temperature 0 first; and what training estimated."""

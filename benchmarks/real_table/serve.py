@@ -167,7 +167,7 @@ class _Serving:
 
     def go(self, todo: Sequence[Unit], bench: Bench) -> bool:
         """Serve until all is served or the time is over; what passes cost is measured between."""
-        meter, piece = self.runner.meter(), _now()
+        meter, piece = self.runner.meter(self._context()), _now()
         every = max(1, len(self.units) // _COST_ROUNDS)
         meter.round()  # the first doesn't count
         for number, unit in enumerate(todo):
@@ -183,6 +183,12 @@ class _Serving:
             bench.longest = max(bench.longest, took)
             append(self.folder / CLOCK, [{"unit": unit.group, "seconds": took}])
         return True
+
+    def _context(self) -> int:
+        """Tokens before those of a pass in the middle of an answer, in the mean."""
+        prompts = [prompt for unit in self.units for prompt in unit.prompts]
+        read = sum(len(self.runner.input_ids(prompt, [])) for prompt in prompts)
+        return read // len(prompts) + self.cell.tokens // 2
 
     def _serve(self, unit: Unit) -> None:
         answers = self.runner.serve(unit)

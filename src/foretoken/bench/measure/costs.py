@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from foretoken.llm import LLM
     from foretoken.models.model import CausalLM
 
+CONTEXT = 128
+"""Tokens before those of a timed pass, where nothing is said."""
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
 _ARRAY_BYTES = 512 * 2**20
@@ -67,7 +69,7 @@ def measure_costs(
     methods: Mapping[str, LLM],
     *,
     batch_sizes: tuple[int, ...] = (1,),
-    context: int = 128,
+    context: int = CONTEXT,
     repeats: int = 5,
 ) -> Costs:
     """Costs of the target of `llm`, and of whatever drafts for each of the methods.
@@ -89,7 +91,7 @@ class Meter:
         llm: LLM,
         methods: Mapping[str, LLM],
         batch_sizes: tuple[int, ...] = (1,),
-        context: int = 128,
+        context: int = CONTEXT,
     ) -> None:
         drafters = {name: own.engine.drafter for name, own in methods.items()}
         self._drafts = {n: draft_model(d) for n, d in drafters.items() if _known(d)}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from foretoken.bench.measure.costs import Meter
+from foretoken.bench.measure.costs import CONTEXT, Meter
 from foretoken.bench.measure.energy import Energy
 from foretoken.bench.measure.identity import compare
 from foretoken.bench.measure.likelihood import log_likelihood
@@ -141,10 +141,10 @@ class Runner:
                 kept.append(prompt)
         return kept, skipped
 
-    def meter(self) -> Meter:
-        """See `Server.meter`."""
+    def meter(self, context: int = CONTEXT) -> Meter:
+        """See `Server.meter`. context: tokens before those of the passes that are timed."""
         others = {label: llm for label, llm in self.llms.items() if label != BASELINE}
-        return Meter(self.plain, others, self.plan.batch_sizes)
+        return Meter(self.plain, others, self.plan.batch_sizes, context)
 
     def warm_up(self, prompt: Prompt) -> None:
         """See `Server.warm_up`: the first passes allocate memory and pick kernels."""
