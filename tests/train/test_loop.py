@@ -60,14 +60,14 @@ class Killed(Exception):
 
 
 def train_eagle(
-    target: Path, out: Path, killed_at: int = 0, accumulation: int = 1
+    target: Path, out: Path, killed_at: int = 0, accumulation: int = 1, steps: int = 4
 ) -> dict[str, torch.Tensor]:
-    """Four steps of EAGLE's layer, whose training draws noise; or an end after `killed_at`."""
+    """Steps of EAGLE's layer, whose training draws noise; or an end after `killed_at`."""
     model = load_model(target, backend="plain")
     torch.manual_seed(1)
     module = EagleModule(Facts.of(model))
     records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
-    numbers = {"length": 16, "max_tokens": 8, "steps": 4, "evaluate_every": 9}
+    numbers = {"length": 16, "max_tokens": 8, "steps": steps, "evaluate_every": 9}
     recipe = Recipe(**numbers, accumulation=accumulation)
 
     def report(progress: Progress) -> None:
@@ -96,6 +96,15 @@ def test_noise_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) ->
     resumed = train_eagle(checkpoints[0], tmp_path / "killed")
     assert any(not torch.equal(straight[name], killed[name]) for name in straight)
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def test_fewer_steps_than_were_done(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """A training that was killed before its first estimate, and is to have ended by now: what it
+    has learned is judged, and is its checkpoint."""
+    killed = train_eagle(checkpoints[0], tmp_path, 3)
+    ended = train_eagle(checkpoints[0], tmp_path, steps=2)
+    assert all(torch.equal(killed[name], ended[name]) for name in killed)
+    assert (tmp_path / "model.safetensors").is_file()
 
 
 def test_noise_is_the_batchs_own(

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,11 @@ def train(
     resumable = Resumable(job.out / _RESUME, working, optimizers, progress)
     resumable.resume()
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
+    judge = partial(_judge, accelerator, module, frozen, held_out, acceptance, job, extra)
+    if progress.step >= recipe.steps and not progress.best:  # killed before, and fewer steps now
+        if job.shard:
+            shards.gather(working, module)
+        judge(progress)
     saved, parts, batches = time.monotonic(), None, None
     while progress.step < recipe.steps and progress.stale < recipe.patience:
         _set_rate(optimizers, recipe, progress.step)
@@ -87,13 +93,7 @@ def train(
         if job.shard and (judging or keeping):
             shards.gather(working, module)
         if judging:
-            length = 0.0
-            if processes.is_first():
-                found = evaluate(module, frozen, held_out, acceptance, recipe.rows)
-                length = found.acceptance_length
-            measured["acceptance_length"] = length = processes.agreed(accelerator, length)
-            if progress.judge(length) and processes.is_first():
-                module.save(job.out, extra)
+            measured["acceptance_length"] = judge(progress)
             saved = -math.inf
         if keeping and processes.is_first():
             module.save(kept(job.out, progress.step), extra)
@@ -108,6 +108,27 @@ def train(
     accelerator.free_memory()
     accelerator.end_training()
     return progress
+
+
+def _judge(
+    accelerator: Any,
+    module: Trained,
+    frozen: FrozenTarget,
+    held_out: Records,
+    acceptance: Acceptance,
+    job: Job,
+    extra: Mapping[str, Any],
+    progress: Progress,
+) -> float:
+    """The estimate, by the first process; `job.out` gets the weights that have the best so far."""
+    length = 0.0
+    if processes.is_first():
+        found = evaluate(module, frozen, held_out, acceptance, job.recipe.rows)
+        length = found.acceptance_length
+    length = processes.agreed(accelerator, length)
+    if progress.judge(length) and processes.is_first():
+        module.save(job.out, extra)
+    return length
 
 
 def kept(out: Path, step: int | str = "*") -> Path:
