@@ -64,6 +64,26 @@ def test_methods_get_their_drafters() -> None:
     assert "eagle" in reasons and every["sps"]["model"] == "small"
 
 
+@pytest.mark.parametrize("as_file", [True, False])
+def test_own_configs_are_json(as_file: bool, tmp_path: Path) -> None:
+    """With numbers and tabs that YAML reads otherwise, and with a mark before it."""
+    options = '"method": "bild", "model": "x", "assistant_confidence_threshold": 5e-1'
+    text = f'{{\n\t"mine": {{{options}}}}}'
+    file = tmp_path / "mine.json"
+    file.write_text("\ufeff" + text, encoding="utf-8")
+    settings = BenchOptions(methods="pld", method_config=str(file) if as_file else text)
+    found, _ = configs(settings, ModelOptions(), Drafts(None, {}, {}), False)
+    assert found["mine"]["assistant_confidence_threshold"] == 0.5
+
+
+def test_own_configs_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(b"mine: {method: pld} # \xff")
+    settings = BenchOptions(methods="pld", method_config=str(file))
+    with pytest.raises(ForetokenError, match=r"--method-config can't be read: .*utf-8"):
+        configs(settings, ModelOptions(), Drafts(None, {}, {}), False)
+
+
 @pytest.mark.parametrize(
     ("given", "methods", "inflated", "message"),
     [
