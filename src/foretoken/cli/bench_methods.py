@@ -107,6 +107,7 @@ def configs(
     from foretoken.bench.plan import every_method, method_config
     from foretoken.bench.record import BASELINE
     from foretoken.config import build
+    from foretoken.tuned import resolve_tuned
 
     tokens, reasons = settings.num_speculative_tokens, dict[str, str]()
     models = own.named if inflated else {**own.bundled, **own.named}
@@ -120,6 +121,8 @@ def configs(
     found |= _own_configs(settings.method_config)
     if config := running.given_config():
         found[build(config).name] = config
+    # What a name stands for now: a run is resumed with these options, whatever its file says then.
+    found = {label: resolve_tuned(config) for label, config in found.items()}
     if BASELINE in found:
         raise ForetokenError(f"{BASELINE} is plain decoding; give your method another label.")
     for config in found.values():
