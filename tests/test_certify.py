@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from foretoken import LLM, SamplingParams
-from foretoken.certify import Plan, bin_of, certify, prefix_bins
+from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_distribution
 from foretoken.testing.models import logits_after
@@ -67,6 +69,19 @@ def test_exact_methods_pass(plain: LLM, pair: Pair) -> None:
     }
     found = outcomes(plain, {"method": "sps", "model": pair.draft}, plan())
     assert set(found.values()) == {"passed"} and "distribution cell" in found
+
+
+@pytest.mark.parametrize("given", ["assistant_model", "tuned"])
+def test_a_trained_drafter_by_other_names(given: str, tmp_path: Path) -> None:
+    """A line names it, whoever's key it stands under, and in a tuned file."""
+    config = {"method": "eagle2", "model": "mini-eagle"}
+    tuned = tmp_path / "tuned.json"
+    tuned.write_text(json.dumps({"schema": 1, "speculative_config": config}))
+    other = {"tuned": str(tuned)}
+    if given != "tuned":
+        other = {"method": "eagle2", given: "mini-eagle"}
+    assert lines(other, plan()) == lines(config, plan())
+    assert {line.method for line in lines(other, plan())} == {"eagle2 with mini-eagle"}
 
 
 def test_a_wrong_drafter_fails(plain: LLM) -> None:

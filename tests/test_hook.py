@@ -6,6 +6,7 @@ Tiny random float64 models; batches with left padding unless a test says otherwi
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -551,6 +552,19 @@ def test_methods_and_options(draft: Any) -> None:
     config = {"method": "draft_model", "model": draft, "num_speculative_tokens": 2}
     assert assisted(speculative_config=config).config == config
     assert foretoken.assisted is assisted
+
+
+def test_the_method_of_a_tuned_file(model: Any, tmp_path: Path) -> None:
+    """A name of what was tuned stands for its method, too; what is given beside it wins."""
+    tuned = {"method": "suffix", "max_spec_factor": 3.0}
+    path = tmp_path / "fast.json"
+    path.write_text(json.dumps({"schema": 1, "speculative_config": tuned}))
+    assert assisted(speculative_config={"tuned": path}).config == tuned
+    assert assisted(tuned=path, max_spec_factor=1.0).config == {**tuned, "max_spec_factor": 1.0}
+    path.write_text('{"schema": 1, "speculative_config": {"method": "autoregressive"}}')
+    hook = assisted(speculative_config={"tuned": path})
+    model.generate(**INPUTS, custom_generate=hook, max_new_tokens=20)
+    assert hook.stats.drafted == 0 < hook.stats.tokens
 
 
 def test_a_drafter_object_serves_many_calls(model: Any) -> None:

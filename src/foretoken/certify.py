@@ -24,10 +24,12 @@ from foretoken.config import build
 from foretoken.llm import LLM
 from foretoken.methods import METHODS
 from foretoken.models.model import CausalLM
+from foretoken.registry import OPTION_ALIASES
 from foretoken.sampling.params import SamplingParams
 from foretoken.testing.distributions import chi_square, reference_distribution, sampled_counts
 from foretoken.testing.models import logits_after
 from foretoken.tree import Kind
+from foretoken.tuned import resolve_tuned
 
 THRESHOLD = 1e-4
 """A distribution check fails below this corrected probability."""
@@ -112,12 +114,14 @@ def certify(plain: LLM, config: Mapping[str, Any], plan: Plan) -> Iterator[Check
 
 def lines(config: Mapping[str, Any], plan: Plan) -> list[Check]:
     """The checks of a method, before they are made: without outcomes."""
-    method = build(config)
+    method, given = build(config), resolve_tuned(config)
     name, kinds = method.name, method.drafter.kinds
-    if name in METHODS and METHODS[name].trained and isinstance(config["model"], (str, Path)):
-        name = f"{name} with {Path(config['model']).name}"
-    if "verifier" in config:
-        name = f"{name} by {config['verifier']}"
+    models = [own for key, own in given.items() if OPTION_ALIASES.get(key, key) == "model"]
+    named = [own for own in models if isinstance(own, (str, Path))]
+    if name in METHODS and METHODS[name].trained and named:
+        name = f"{name} with {Path(named[-1]).name}"
+    if "verifier" in given:
+        name = f"{name} by {given['verifier']}"
     sampled = "seeded" if kinds <= {Kind.CHOSEN, Kind.AUXILIARY} else "distribution"
     greedy = [Check(name, "greedy", f"batch {batch}", "", "") for batch in plan.batches]
     return [*greedy, *(Check(name, sampled, cell, "", "") for cell in plan.cells)]

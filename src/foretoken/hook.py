@@ -41,6 +41,7 @@ from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.registry import OPTION_ALIASES
 from foretoken.speculative_config import AnyConfig
+from foretoken.tuned import resolve_tuned
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ def assisted(
         )
     if draft_model is not None and prompt_lookup_num_tokens is not None:
         raise ForetokenError("Give draft_model or prompt_lookup_num_tokens, not both.")
-    config = {**(speculative_config or {}), **options}
+    config = resolve_tuned({**(speculative_config or {}), **options})  # which may name the method
     for alias in [key for key in config if OPTION_ALIASES.get(key) == "model"]:
         config["model"] = config.pop(alias)
     given = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,39 @@ def test_methods_get_their_drafters() -> None:
     assert every["eagle"]["model"] == "mini-eagle" and "medusa" in reasons
     every, reasons = configs(settings, ModelOptions(), bundled, True)
     assert "eagle" in reasons and every["sps"]["model"] == "small"
+
+
+def test_what_a_tuned_name_stands_for(tmp_path: Path) -> None:
+    """In a run's plan there are the options, as the file may say others when it is resumed."""
+    config = {"method": "pld", "num_speculative_tokens": 3}
+    tuned = tmp_path / "tuned.json"
+    tuned.write_text(json.dumps({"schema": 1, "speculative_config": config}))
+    given = json.dumps({"tuned": str(tuned)})
+    mine = json.dumps({"mine": {"tuned": str(tuned), "prompt_lookup_max": 2}})
+    settings = BenchOptions(methods="suffix", method_config=mine)
+    running = ModelOptions(speculative_config=given)
+    found, _ = configs(settings, running, Drafts(None, {}, {}), False)
+    assert found["pld"] == config and found["mine"] == {**config, "prompt_lookup_max": 2}
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_own_configs_are_json(as_file: bool, tmp_path: Path) -> None:
+    """With numbers and tabs that YAML reads otherwise, and with a mark before it."""
+    options = '"method": "bild", "model": "x", "assistant_confidence_threshold": 5e-1'
+    text = f'{{\n\t"mine": {{{options}}}}}'
+    file = tmp_path / "mine.json"
+    file.write_text("\ufeff" + text, encoding="utf-8")
+    settings = BenchOptions(methods="pld", method_config=str(file) if as_file else text)
+    found, _ = configs(settings, ModelOptions(), Drafts(None, {}, {}), False)
+    assert found["mine"]["assistant_confidence_threshold"] == 0.5
+
+
+def test_own_configs_that_are_no_text(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(b"mine: {method: pld} # \xff")
+    settings = BenchOptions(methods="pld", method_config=str(file))
+    with pytest.raises(ForetokenError, match=r"--method-config can't be read: .*utf-8"):
+        configs(settings, ModelOptions(), Drafts(None, {}, {}), False)
 
 
 @pytest.mark.parametrize(

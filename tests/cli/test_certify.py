@@ -85,6 +85,20 @@ def test_a_drafter_that_was_trained_again_is_checked_again(tmp_path: Path) -> No
     assert again.exit_code == 1 and "contents of" in again.stderr
 
 
+def test_a_tuned_file_that_says_something_else(tmp_path: Path) -> None:
+    """The record has the options that were checked, so it isn't resumed with others."""
+    tuned, out = tmp_path / "mine.json", tmp_path / "record.json"
+    asked = ["certify", "-sc", json.dumps({"tuned": str(tuned)}), "--quick", "--out", str(out)]
+    asked += ["--prompt", "A b c a b c.", "--dtype", "float32"]
+    for tokens, code in ((3, 0), (3, 0), (4, 1)):
+        config = {"method": "pld", "num_speculative_tokens": tokens}
+        tuned.write_text(json.dumps({"schema": 1, "speculative_config": config}))
+        done = CliRunner().invoke(app, asked)
+        assert done.exit_code == code, done.output
+    assert "another --out" in " ".join(done.stderr.split())
+    assert json.loads(out.read_text())["methods"]["num_speculative_tokens"] == 3
+
+
 def test_all_builds_every_method(tmp_path: Path) -> None:
     """With the bundled small model and a datastore of the target's own answers; what needs more
     than the target gives is left out."""

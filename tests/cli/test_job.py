@@ -40,6 +40,15 @@ def test_every_target_in_every_shape_and_precision(checkpoints: tuple[Path, Path
     assert (job.plan.max_model_len, job.plan.device, job.plan.lenient) == (99, "cpu", False)
 
 
+def test_a_number_in_two_ways_is_one(checkpoints: tuple[Path, Path]) -> None:
+    """Nothing is measured twice and counted as two."""
+    given = BenchOptions(
+        model=str(checkpoints[0]), methods="pld", temperatures="0,0.0,1", batch_sizes="2,02"
+    )
+    plan = make_job(given, ModelOptions(device="cpu")).plan
+    assert (plan.temperatures, plan.batch_sizes) == ((0.0, 1.0), (2,))
+
+
 def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
     """Lists as JSON has them; device and backend only where they were chosen."""
     given = BenchOptions(suite="bundled", model=str(checkpoints[0]), methods="pld", limit=1)

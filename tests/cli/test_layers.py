@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from command_line import run
+from command_line import one_sentence, run
 from foretoken import LLM, ForetokenError
 from foretoken.models import layer_set
 from foretoken.models.load import load_model
 from foretoken.models.target import ModelTarget
+from foretoken.tune.layers import LayerSet, Search
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -26,3 +27,19 @@ def test_the_command(tmp_path: Path) -> None:
     assert LLM("mini", speculative_config={"method": "draft_verify", "skip": str(out)})
     with pytest.raises(ForetokenError, match="use a layer set of this target's"):
         LLM("mini-draft", speculative_config={"method": "draft_verify", "skip": str(out)})
+
+
+def test_a_place_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that isn't there is made, and one that can't be is refused before the search."""
+
+    def never(self: Search, *_: object) -> LayerSet:
+        raise AssertionError
+
+    monkeypatch.setattr(Search, "run", never)
+    (tmp_path / "file").write_text("")
+    one_sentence(run("layers", "--prompts", 1, "--out", tmp_path / "file" / "mini.npz"))
+    best = LayerSet((2, 3), 0.1, 0.2, 0.5, trials=7)
+    monkeypatch.setattr(Search, "run", lambda *_: best)
+    done = run("layers", "--prompts", 1, "--trials", 9, "--out", tmp_path / "new" / "mini.npz")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "new" / "mini.npz").is_file() and "after 7 of 9 layer sets" in done.stderr

@@ -100,6 +100,7 @@ def test_command_shows_a_table() -> None:
 
 
 LINE = "--curve 1:30"
+ROOF = "--parameters 7e9 --tflops 300"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,9 @@ LINE = "--curve 1:30"
         ("--acceptance 0.8 --curve 30", "--curve is '30'"),
         ("--acceptance 0.8 --curve 0:30", "at least one point"),
         ("--acceptance 0.8 --tflops 3", "needs --parameters"),
+        (f"--acceptance 0.8 {ROOF} --bandwidth-gb-s -2000", "all above 0"),
+        (f"--acceptance 0.8 {ROOF} --bandwidth-gb-s nan", "all above 0"),
+        (f"--acceptance 0.8 {ROOF} --bandwidth-gb-s 9 --context -1", "no other number below 0"),
         ("--from results.json --method pldd", "'pld'"),
         ("--from results.json --method pld --temperature 1", "not measured at temperature 1"),
         ("--from results.json --method pld --draft-length 5", "up to 4 tokens"),

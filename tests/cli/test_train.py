@@ -35,6 +35,17 @@ def test_the_command(
     assert ended.value.code == 1 and "--set takes name=value" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("change", ["shape={num_heads: 4", "decay=2024-13-45"])
+def test_a_value_that_is_none(change: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Is one sentence, before any file is read."""
+    command = ["train", "medusa", "--target", "./nowhere", "--data", "none.jsonl", "--out", "none"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--set", change])
+    said = capsys.readouterr().err
+    assert ended.value.code == 1
+    assert said.splitlines()[-1].startswith(f"foretoken: --set {change!r} has a value that can't")
+
+
 def test_a_dry_run(
     checkpoints: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

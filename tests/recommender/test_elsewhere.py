@@ -26,6 +26,19 @@ from foretoken.trainable.eagle import EagleModule
             },
         ),
         (
+            {"method": "pld", "prompt_lookup_num_tokens": 5, "max_matching_ngram_size": 2},
+            {
+                "method": "ngram",
+                "num_speculative_tokens": 5,
+                "prompt_lookup_max": 2,
+                "prompt_lookup_min": 1,
+            },
+        ),
+        (
+            {"method": "sps", "assistant_model": "org/small", "num_assistant_tokens": 3},
+            {"method": "draft_model", "model": "org/small", "num_speculative_tokens": 3},
+        ),
+        (
             {"method": "suffix", "min_token_prob": 0.2},
             {
                 "method": "suffix",

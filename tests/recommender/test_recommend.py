@@ -76,6 +76,25 @@ def test_ctrl_c(checkpoints: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("Interrupted" in note for note in found.notes)
 
 
+def test_your_config_is_tried_before_others_are_measured(
+    checkpoints: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that can't be served ends the call at once, and not after the screening."""
+
+    def never(self: Runner, unit: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(Runner, "serve", never)
+    with pytest.raises(ForetokenError, match="nowhere"):
+        foretoken.recommend(
+            checkpoints[0],
+            prompts=TEXTS,
+            seconds=60,
+            max_tokens=8,
+            speculative_config={"method": "sps", "model": "./nowhere"},
+        )
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -89,6 +108,8 @@ def test_ctrl_c(checkpoints: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"batch_sizes": ()}, "give at least one of each"),
         ({"temperatures": (-1,)}, "give at least one of each"),
         ({"seconds": 0}, "seconds is 0"),
+        ({"seconds": float("inf")}, "seconds is inf"),
+        ({"seconds": float("nan")}, "seconds is nan"),
         ({"speculative_config": {"method": "plt"}}, "plt"),
         ({"draft_models": ["./nowhere"], "prompts": TEXTS}, "nowhere"),
     ],

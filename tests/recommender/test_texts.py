@@ -60,6 +60,7 @@ def test_json_of_any_kind(row: Any, turn: str, system: str | None) -> None:
         ("\n \n", "here holds no prompts"),
         ('{"a": 1}', "here, line 1 is .* holds no text"),
         ('{"prompt": "Hi"}\n{"prompt": ', "here, line 2: not JSON"),
+        ('{"prompt": "H\n{"prompt": "Hi"}\n{"prompt": "Ho"}', "here, line 1: not JSON"),
         ('{"messages": [{"role": "assistant", "content": "Hi"}]}', "line 1 has no turn of a user"),
     ],
 )
@@ -82,6 +83,10 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         texts.read_texts(tmp_path / "bytes")
     with pytest.raises(ForetokenError, match="can't be read"):
         texts.read_texts(tmp_path / "none")
+    for name in ("broken.jsonl", "broken.json"):  # whatever most lines are
+        (tmp_path / name).write_text('{"prompt": "Hi"\nWhat is this?\n')
+        with pytest.raises(ForetokenError, match=f"{name}, line 1: not JSON"):
+            texts.read_texts(tmp_path / name)
 
 
 def test_bundled_prompts() -> None:

@@ -35,6 +35,25 @@ def test_the_fastest_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.skipped in tried and (found.plain, found.rate) == (9.0, 0.5)
 
 
+def test_an_interrupt_keeps_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that were timed; with none there is nothing to keep."""
+    pytest.importorskip("optuna")
+    search, times = Search(tiny_pair(layers=4).target, PROMPTS[:1], 4), [3.0, 2.0, 4.0]
+
+    def time(drafter: Drafter) -> tuple[float, float]:
+        if not isinstance(drafter, DraftVerify):
+            return 9.0, 0.0
+        if not times:
+            raise KeyboardInterrupt
+        return times.pop(0), 0.5
+
+    monkeypatch.setattr(search, "time", time)
+    found = search.run(30)
+    assert (found.seconds, found.trials) == (2.0, 3)
+    with pytest.raises(KeyboardInterrupt):
+        search.run(30)
+
+
 def test_times_are_of_the_drafter() -> None:
     """All layers kept: every draft is accepted; none kept: none is; the prompt isn't counted."""
     search = Search(tiny_pair(layers=3).target, PROMPTS[:2], 12)

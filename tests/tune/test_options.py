@@ -30,6 +30,13 @@ def test_the_fastest_that_was_timed(pair: Pair) -> None:
     assert all(json.loads(options)["prompt_lookup_max"] == 2 for options in speeds)
 
 
+def test_given_options_stay_by_any_name(pair: Pair) -> None:
+    """transformers' names for what is searched: none is searched over."""
+    config = {"method": "pld", "num_assistant_tokens": 3, "max_matching_ngram_size": 2}
+    tuner = Tuner(LLM(pair.target), config, PROMPTS[:1], SHORT)
+    assert set(tuner.space) == {"prompt_lookup_min"}
+
+
 def test_nothing_to_tune(pair: Pair) -> None:
     """A method without options to search is refused."""
     with pytest.raises(ForetokenError, match="no option that can be tuned"):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.options import BUNDLED_DRAFTS, ModelOptions
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, one_line, shown
 
 if TYPE_CHECKING:
     from foretoken.bench.plan import Configs
@@ -106,6 +107,7 @@ def configs(
     from foretoken.bench.plan import every_method, method_config
     from foretoken.bench.record import BASELINE
     from foretoken.config import build
+    from foretoken.tuned import resolve_tuned
 
     tokens, reasons = settings.num_speculative_tokens, dict[str, str]()
     models = own.named if inflated else {**own.bundled, **own.named}
@@ -119,6 +121,8 @@ def configs(
     found |= _own_configs(settings.method_config)
     if config := running.given_config():
         found[build(config).name] = config
+    # What a name stands for now: a run is resumed with these options, whatever its file says then.
+    found = {label: resolve_tuned(config) for label, config in found.items()}
     if BASELINE in found:
         raise ForetokenError(f"{BASELINE} is plain decoding; give your method another label.")
     for config in found.values():
@@ -149,23 +153,32 @@ def _check_used(named: Mapping[str, str], methods: Seq[str], inflated: bool) -> 
 
 
 def _own_configs(settings: str | None) -> Configs:
-    """--method-config, from JSON or from a file of YAML."""
+    """--method-config, from JSON or from a file of JSON or YAML."""
     import yaml
 
     if settings is None:
         return {}
     try:
-        read = yaml.safe_load(
-            settings if settings.lstrip().startswith("{") else Path(settings).read_text()
-        )
-    except (OSError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ForetokenError(f"--method-config can't be read: {reason}.") from error
+        here = settings.lstrip().startswith("{")
+        read = _json_or_yaml(settings if here else Path(settings).read_text("utf-8-sig"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ForetokenError(f"--method-config can't be read: {one_line(error)}.") from error
     if not isinstance(read, dict) or not all(isinstance(x, dict) for x in read.values()):
         raise ForetokenError(
             '--method-config must map labels to objects, e.g. {"mine": {"method": "pld"}}.'
         )
     return {str(label): dict(config) for label, config in read.items()}
+
+
+def _json_or_yaml(text: str) -> Any:
+    """What a text holds: as JSON, of which YAML takes 1e-3 for a text and refuses tabs, else as
+    YAML."""
+    import yaml
+
+    try:
+        return json.loads(text)
+    except ValueError:
+        return yaml.safe_load(text)
 
 
 def names(text: str) -> list[str]:

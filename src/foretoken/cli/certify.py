@@ -84,7 +84,11 @@ def certify(
 
     Example: [bold]foretoken certify --method sps --draft-model mini-draft --quick[/bold]
     """
+    from foretoken.tuned import resolve_tuned
+
     config = running.config(drafting)
+    if config is not None:
+        config = resolve_tuned(config)  # a file that may change; the record says what was checked
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
     _check_choice(config, drafting.draft_model, everything, drafters)

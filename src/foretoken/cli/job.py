@@ -288,7 +288,7 @@ def _numbers(text: str, option: str, kind: type[_T]) -> list[_T]:
         numbers = []
     if not numbers or not all(-math.inf < number < math.inf for number in numbers):
         raise ForetokenError(f"{option} is {shown(text)}; it must be numbers, by comma.")
-    return numbers
+    return list(dict.fromkeys(numbers))  # 0 and 0.0 are one, and no line of samples is there twice
 
 
 def _remote_server(settings: BenchOptions, plan: Plan) -> Server:

@@ -31,19 +31,25 @@ def layers(
 ) -> None:
     """Search for the layers to leave out when a model drafts for itself (method draft_verify).
 
+    Ctrl-C ends the search early, and the best set so far is written.
+
     Example: [bold]foretoken layers --model mini --trials 100 --out mini-layers.npz[/bold]
     """
     from foretoken.cli.prompts import given_or_bundled
+    from foretoken.files import check_writable
     from foretoken.llm import LLM
     from foretoken.models import layer_set
     from foretoken.progress import track
     from foretoken.tune.layers import Search
 
+    check_writable(out)
     llm = LLM(model, tokenizer=tokenizer, dtype=dtype, device=device, backend=backend)
     search = Search(llm.model, given_or_bundled(llm, prompt, prompts), tokens)
     with track("Searching", trials, True) as advance:
         best = search.run(trials, seed, advance)
     layer_set.save(out, best.skipped, llm.model)
+    if best.trials < trials:
+        output.note(f"Interrupted after {best.trials} of {trials} layer sets.")
     output.write(
         f"{out}: without sub-layers {', '.join(map(str, best.skipped)) or '–'} a token takes "
         f"{best.seconds * 1e3:.2f} ms, plainly {best.plain * 1e3:.2f} ms; "

@@ -190,9 +190,12 @@ class _Costs:
             return Machine(lambda batch, tokens: entered(tokens)), "entered curve"
         if not any(line):
             return None
-        if not (self.parameters and self.bandwidth_gb_s and self.tflops):
+        all_of_it = (*line, self.bytes_per_parameter, self.kv_bytes_per_token, self.context)
+        good = all(number is None or number >= 0 for number in all_of_it)
+        if not (good and self.parameters and self.bandwidth_gb_s and self.tflops):
             raise ForetokenError(
-                "A roofline needs --parameters, --bandwidth-gb-s and --tflops, all above 0."
+                "A roofline needs --parameters, --bandwidth-gb-s and --tflops, all above 0, and no "
+                "other number below 0."
             )
         cost = roofline(
             self.parameters,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import output
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, one_line, shown
 
 if TYPE_CHECKING:
     from foretoken.spellings import Conversation
@@ -94,14 +94,11 @@ def train(
 
     Example: [bold]foretoken train medusa --target mini --data prompts.jsonl --out my-medusa[/bold]
     """
-    import yaml
-
     from foretoken.train import processes
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
-    pairs = [_pair(change) for change in changes or []]
-    settings = read_recipe(recipe or method, {key: yaml.safe_load(v) for key, v in pairs})
+    settings = read_recipe(recipe or method, dict(map(_pair, changes or [])))
     if dry_run:
         _say_what_it_holds(method, target, settings, shard)
         return
@@ -160,13 +157,22 @@ def _say_what_it_holds(method: str, target: str, settings: Recipe, shard: bool) 
     )
 
 
-def _pair(change: str) -> tuple[str, str]:
+def _pair(change: str) -> tuple[str, Any]:
+    """A setting's name and its value, which is read as YAML."""
+    import yaml
+
     key, sign, value = change.partition("=")
     if not sign:
         raise ForetokenError(
             f"--set takes name=value, e.g. --set lr=5e-4, and not {shown(change)}."
         )
-    return key.strip(), value
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ForetokenError(
+            f"--set {shown(change)} has a value that can't be read ({one_line(error)}); write it "
+            "as in a recipe, e.g. --set 'shape={num_layers: 2}'."
+        ) from error
 
 
 def conversations(name: str) -> list[Conversation]:

@@ -16,7 +16,7 @@ from foretoken.drafters.suffix import Suffix
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
 from foretoken.models.load import find
-from foretoken.registry import ALIASES
+from foretoken.registry import ALIASES, OPTION_ALIASES
 from foretoken.trainable import formats
 
 _LENGTH = "num_speculative_tokens"
@@ -30,6 +30,7 @@ def for_vllm(config: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any
     tokens_per_step: the mean acceptance length. vLLM drafts chains: of a trained drafter as many
     tokens as a tree got accepted, rounded up.
     """
+    config = {OPTION_ALIASES.get(key, key): value for key, value in config.items()}
     given = config.get("method")
     method = ALIASES.get(str(given), given)
     if method == "pld":

@@ -46,6 +46,12 @@ class Lineup:
             advance()
         return loaded
 
+    def check(self, candidate: Candidate) -> None:
+        """Load one and free it: where it was given and can't be served, that is an error now, and
+        not when all others have been screened. Its draft model is remembered."""
+        self._add(candidate)
+        self.keep(())
+
     def finalists(
         self, predictions: Seq[Prediction], many: int, extra: Seq[Candidate]
     ) -> list[Candidate]:

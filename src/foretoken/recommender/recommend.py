@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
@@ -69,7 +70,7 @@ def recommend(
         seconds: for loading and measuring together; downloads don't count.
         max_tokens: most tokens of an answer.
         seed: of everything random.
-        speculative_config: one more method to time.
+        speculative_config: one more method to time; it is loaded before anything is measured.
         dtype, device, backend, max_model_len, kv_cache_memory, trust_remote_code: as for `LLM`.
         show: whether a progress bar is drawn.
         tell: called with a line now and then, on what is being done.
@@ -80,8 +81,10 @@ def recommend(
     """
     library("scipy")  # for the intervals: fail now rather than after measuring
     cells = _cells(batch_sizes, temperatures, seconds)
+    own: list[Candidate] = []
     if speculative_config is not None:
         build(speculative_config)
+        own = [Candidate(YOURS, dict(speculative_config), given=True)]
     asked = _prompts(prompts, seed)
     _check_many(len(asked), cells)
     target = find(model)
@@ -107,8 +110,8 @@ def recommend(
     )
     with track(f"Measuring {target.name}", round(seconds), show) as advance:
         run = _Run(Runner(plan), asked, cells, allowance, _by_seconds(allowance, advance), tell)
-        screening = run.prepare(target, given)
-        run.measure(screening, speculative_config)
+        screening = run.prepare(target, given, own)
+        run.measure(screening, own)
     return run.conclusion(screening)
 
 
@@ -139,9 +142,11 @@ class _Run:
         self._timing = Timing(self._prompts, cells)
         self._interrupted = False
 
-    def prepare(self, target: Path, given: Seq[str]) -> Screening:
+    def prepare(self, target: Path, given: Seq[str], own: Seq[Candidate]) -> Screening:
         """Measure what passes cost, find what applies and load it."""
         runner = self._lineup.runner
+        for candidate in own:
+            self._lineup.check(candidate)
         costs = self._costs()
         cost = pass_cost(costs["target"])
         wide = cost(1, 64) <= _WIDE * cost(1, 1)
@@ -163,14 +168,13 @@ class _Run:
             self._advance()
         return meter.costs()
 
-    def measure(self, screening: Screening, own: Mapping[str, Any] | None) -> None:
+    def measure(self, screening: Screening, own: Seq[Candidate]) -> None:
         """Screen, then time the best; an interrupt ends it early."""
         lineup = self._lineup
         try:
             self._tell(f"Screening {len(screening.left)} methods.")
             screening.run(lineup.serve, lineup.keep, self._allowance, self._many, self._advance)
-            extra = [] if own is None else [Candidate(YOURS, dict(own), given=True)]
-            self._finalists = lineup.finalists(screening.predictions(), self._many, extra)
+            self._finalists = lineup.finalists(screening.predictions(), self._many, own)
             self._tell(f"Timing {', '.join(one.label for one in self._finalists)}.")
             used = screening.used
             self._timing = Timing([*self._prompts[used:], *self._prompts[:used]], self._cells)
@@ -222,8 +226,11 @@ def _cells(batch_sizes: Seq[int], temperatures: Seq[float], seconds: float) -> l
             f"The batch sizes are {list(batch_sizes)} and the temperatures {list(temperatures)}; "
             "give at least one of each, from 1 and from 0 on."
         )
-    if seconds <= 0:
-        raise ForetokenError(f"seconds is {seconds:g}; give more than 0.")
+    if not 0 < seconds < math.inf:
+        raise ForetokenError(
+            f"seconds is {seconds:g}; give a number above 0, a large one for as long as you like, "
+            "which Ctrl-C ends early."
+        )
     sizes, heats = dict.fromkeys(batch_sizes), dict.fromkeys(map(float, temperatures))
     return [Cell(size, temperature) for size in sizes for temperature in heats]
 

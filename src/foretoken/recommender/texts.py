@@ -24,7 +24,9 @@ MOST = 400
 """Prompts that are taken of a longer list; no run gets through as many."""
 
 _JSON = ("{", "[", '"')
+_JSON_FILES = (".json", ".jsonl")
 _EMPTY_LINES = re.compile(r"\n\s*\n")
+_MARK = "\ufeff"  # that some editors put first
 
 
 def bundled() -> tuple[Prompt, ...]:
@@ -34,14 +36,17 @@ def bundled() -> tuple[Prompt, ...]:
 
 
 def read_texts(path: Path, seed: int = 0) -> tuple[Prompt, ...]:
-    """The prompts of a file; see `split`. Raises `ForetokenError` where it can't be read."""
+    """The prompts of a file; see `split`. One that is called .json or .jsonl is JSON lines in any
+    case. Raises `ForetokenError` where it can't be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ForetokenError(f"The prompts in {path} can't be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
         raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
-    return split(text, str(path), seed)
+    if path.suffix not in _JSON_FILES:
+        return split(text, str(path), seed)
+    return _drawn(_from_json(text.removeprefix(_MARK), str(path)), str(path), seed)
 
 
 def split(text: str, where: str, seed: int = 0) -> tuple[Prompt, ...]:
@@ -51,13 +56,18 @@ def split(text: str, where: str, seed: int = 0) -> tuple[Prompt, ...]:
     there are none, every line. where: its name in errors. Raises `ForetokenError` where there is
     none, and for a line of JSON without a text.
     """
-    text = text.removeprefix("\ufeff")  # the mark that some editors put first
+    text = text.removeprefix(_MARK)
     if _is_json(text):
         found = _from_json(text, where)
     else:
         blocks = [block for block in _EMPTY_LINES.split(text) if block.strip()]
         pieces = text.splitlines() if len(blocks) < 2 else blocks
         found = numbered(piece.strip() for piece in pieces if piece.strip())
+    return _drawn(found, where, seed)
+
+
+def _drawn(found: Seq[Prompt], where: str, seed: int) -> tuple[Prompt, ...]:
+    """At most `MOST` of them, in an order drawn by `seed`."""
     if not found:
         raise ForetokenError(f"{where} holds no prompts; give a text, or JSON lines with texts.")
     return tuple(Random(seed).sample(found, min(MOST, len(found))))
@@ -74,13 +84,19 @@ def shortened(prompts: Iterable[Prompt], tokens: int) -> list[Prompt]:
 
 
 def _is_json(text: str) -> bool:
-    """Whether the first line that isn't empty is a JSON value that can hold a text."""
-    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    if not first.startswith(_JSON):
+    """Whether the first line that isn't empty, or most lines, are JSON values that can hold a text:
+    a broken line of these is to be named, and not to be a prompt."""
+    whole = [_is_value(line.strip()) for line in text.split("\n") if line.strip()]
+    return bool(whole) and (whole[0] or 2 * sum(whole) > len(whole))
+
+
+def _is_value(line: str) -> bool:
+    """Whether a line is such a JSON value."""
+    if not line.startswith(_JSON):
         return False
     try:
-        json.loads(first)
-    except ValueError:
+        json.loads(line)
+    except (ValueError, RecursionError):
         return False
     return True
 

@@ -29,12 +29,13 @@ from foretoken.verify.speculative import Speculative
 @dataclass(frozen=True)
 class LayerSet:
     """skipped: the sub-layers to leave out. seconds, plain: for a token with them, and without
-    drafting. rate: share of the drafted tokens that was accepted."""
+    drafting. rate: share of the drafted tokens that was accepted. trials: sets that were timed."""
 
     skipped: tuple[int, ...]
     seconds: float
     plain: float
     rate: float
+    trials: int
 
 
 class Search:
@@ -59,7 +60,8 @@ class Search:
     def run(
         self, trials: int = 1000, seed: int = 0, advance: Callable[[], None] = lambda: None
     ) -> LayerSet:
-        """The best of `trials` candidates. Raises `ForetokenError` where Optuna isn't installed."""
+        """The best of `trials` candidates; of those that were timed, where an interrupt (Ctrl-C)
+        ends the search. Raises `ForetokenError` where Optuna isn't installed."""
         try:
             import optuna
         except ImportError as error:
@@ -81,9 +83,13 @@ class Search:
         study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
         start = every_second(self._target.layers)
         study.enqueue_trial({str(s): int(s in start) for s in range(sublayers)})
-        study.optimize(objective, n_trials=trials)
+        try:
+            study.optimize(objective, n_trials=trials)
+        except KeyboardInterrupt:
+            if not _timed(study):
+                raise
         best, rate = study.best_trial.user_attrs["drafting"]
-        return LayerSet(tuple(best), study.best_value, plain, rate)
+        return LayerSet(tuple(best), study.best_value, plain, rate, _timed(study))
 
     def time(self, drafter: Drafter) -> tuple[float, float]:
         """Seconds for a token, prompts not counted, and the share of drafted tokens accepted."""
@@ -94,3 +100,8 @@ class Search:
                 engine.step()
         stats = engine.stats
         return stats.decode_time / stats.tokens, stats.draft_acceptance_rate
+
+
+def _timed(study: Any) -> int:
+    """How many candidates have a time; one that was interrupted has none."""
+    return sum(trial.value is not None for trial in study.trials)

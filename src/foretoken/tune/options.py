@@ -25,6 +25,7 @@ from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
 from foretoken.length import SCHEDULES
 from foretoken.llm import LLM
+from foretoken.registry import option_name
 from foretoken.sampling.params import SamplingParams
 from foretoken.tuned import SCHEMA
 
@@ -109,7 +110,8 @@ class Tuner:
     ) -> None:
         self._llm, self._prompts, self._params = llm, [list(p) for p in prompts], params
         self._config, self._loaded = dict(config), {}
-        free = options_of(str(config["method"])) - config.keys()
+        every = options_of(str(config["method"]))
+        free = every - {option_name(key, every) for key in config}  # as others name them, too
         self.space = {name: SPACE[name] for name in SPACE if name in free}
         if not self.space:
             raise ForetokenError(f"Method {config['method']!r} has no option that can be tuned.")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.measure import identity
+from foretoken.bench.measure.likelihood import log_likelihood
+from seq2seq_models import SOURCES
+from seq2seq_models import tiny as tiny_seq2seq
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -31,6 +36,22 @@ def test_margin_is_the_gap(tiny: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     assert identity.margin_at(tiny, [4, 9, 2], params) == pytest.approx(best - second)
     monkeypatch.setitem(identity.TOLERANCE, torch.float64, 1e9)
     assert identity.compare(tiny, [4, 9, 2], params, [1], [2])[0] == "near_tie"
+
+
+def test_margin_of_an_encoder_decoder(tmp_path: Path) -> None:
+    """The prompt is the source, which the text doesn't go on from; likelihoods are its, too."""
+    tiny_seq2seq("t5").save_pretrained(tmp_path)
+    params = SamplingParams(temperature=0, logprobs=2, max_tokens=4, ignore_eos=True)
+    with LLM(tmp_path, dtype="float64", device="cpu", max_num_seqs=1) as llm:
+        [out] = llm.generate([SOURCES[0]], params)
+        ids, entries = out.outputs[0].token_ids, out.outputs[0].logprobs
+        assert entries is not None
+        for place, entry in enumerate(entries):
+            best, second = sorted((one.logprob for one in entry.values()), reverse=True)
+            margin = identity.margin_at(llm, SOURCES[0], params, ids[:place])
+            assert margin == pytest.approx(best - second)
+        found = log_likelihood(llm, SOURCES[0], ids)
+        assert found == pytest.approx(out.outputs[0].cumulative_logprob)
 
 
 def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:

@@ -31,6 +31,12 @@ def test_of_what_is_known() -> None:
     assert perplexity.perplexity(found) == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_text_that_no_tokenizer_reads() -> None:
+    """As standard input gives it where its bytes are no UTF-8."""
+    with pytest.raises(ForetokenError, match="half of a surrogate pair"):
+        perplexity.cut("mini", "caf\udce9 au lait", 4, 4)
+
+
 def test_the_interval_is_of_the_ratio() -> None:
     """Every window a hundredth worse a token: no doubt; windows that differ: the middle lies in
     it."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from benchmarked import CHATS, SUITE, Breaks, Pair, plan, unit
 from foretoken import ForetokenError
@@ -14,6 +16,32 @@ from foretoken.bench.run.runner import Runner
 from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt
 from foretoken.engine.prompts import text_ids
+
+
+def test_a_context_under_another_name(checkpoints: Pair, tmp_path: Path) -> None:
+    """T5's configuration names none as others do; it is measured all the same."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoints[0])
+    config = transformers.T5Config(
+        vocab_size=len(tokenizer),
+        d_model=16,
+        d_kv=8,
+        d_ff=24,
+        num_heads=2,
+        num_layers=2,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+    )
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    runner = Runner(plan((tmp_path, tmp_path), methods={"pld": {"method": "pld"}}))
+    assert runner.context == 512
+    runner.meter().round()
+    found = runner.serve(unit(SUITE.prompts[1]))
+    assert [(a.method, a.error, a.sameness) for a in found] == [
+        (BASELINE, None, "identical"),
+        ("pld", None, "identical"),
+    ]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from foretoken.bench.measure.likelihood import begun
 from foretoken.draws import Purpose, uniforms
 from foretoken.sampling.fold import fold
 from foretoken.sampling.params import SamplingParams
@@ -42,17 +43,17 @@ def compare(
     place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
     if place is None:
         return "different", None  # one is a prefix of the other
-    margin = margin_at(llm, [*prompt, *plain[:place]], params)
+    margin = margin_at(llm, prompt, params, plain[:place])
     tolerance = TOLERANCE.get(llm.model.dtype, _HALF_TOLERANCE)
     close = margin < (tolerance if params.greedy else tolerance / 2)
     return "near_tie" if close else "different", margin
 
 
 @torch.inference_mode()
-def margin_at(llm: LLM, tokens: Seq[int], params: SamplingParams) -> float:
-    """How close the target's choice after `tokens` was; uses a free cache slot."""
+def margin_at(llm: LLM, prompt: Seq[int], params: SamplingParams, written: Seq[int] = ()) -> float:
+    """How close the target's choice was after what had been written; uses a free cache slot."""
     target = llm.engine.target
-    sequence = Sequence.start(tokens, params, seed=params.seed or 0)
+    sequence = begun(target, prompt, params, written)
     target.begin(sequence)
     try:
         while target.pending(sequence):

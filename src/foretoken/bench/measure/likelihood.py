@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from foretoken.protocols import Target
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import chains
@@ -15,11 +16,20 @@ if TYPE_CHECKING:
     from foretoken.llm import LLM
 
 
+def begun(
+    target: Target, prompt: Seq[int], params: SamplingParams, written: Seq[int] = ()
+) -> Sequence:
+    """A prompt and what was written after it, as the target reads them: an encoder–decoder has the
+    prompt as its source, and its text begins with its opening."""
+    text, source = [*(target.opening or prompt), *written], prompt if target.opening else ()
+    return Sequence.start(text, params, seed=params.seed or 0, source=source)
+
+
 @torch.inference_mode()
 def log_likelihood(llm: LLM, prompt: Seq[int], tokens: Seq[int]) -> float:
     """ln p(tokens | prompt) at temperature 1; uses a free cache slot of the target."""
     target = llm.engine.target
-    sequence = Sequence.start(prompt, SamplingParams())
+    sequence = begun(target, prompt, SamplingParams())
     target.begin(sequence)
     total = 0.0
     try:

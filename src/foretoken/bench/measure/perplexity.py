@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from foretoken.bench.measure.bootstrap import Floats, interval
+from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError, shown
 from foretoken.models import gguf
 from foretoken.models.feed import chain_feed
@@ -110,7 +111,7 @@ def cut(
     `ForetokenError` for a text of fewer, or, unless `exactly` so many are wanted, of fewer than
     two."""
     tokenizer = load_tokenizer(source)
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"][:tokens]
+    ids = text_ids(text, tokenizer, special=False)[:tokens]
     wanted = tokens if exactly else 2
     if len(ids) < wanted:
         raise ForetokenError(

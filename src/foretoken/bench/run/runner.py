@@ -29,6 +29,7 @@ from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.models.load import find, read_config
+from foretoken.models.seq2seq.family import FAMILIES
 from foretoken.sampling.params import SamplingParams
 from foretoken.tree import Kind
 
@@ -46,8 +47,7 @@ class Runner:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         config = read_config(find(plan.model), plan.trust_remote_code)
-        context: int = config.max_position_embeddings
-        self.context = min(plan.max_model_len, context)
+        self.context = min(plan.max_model_len, _context(config))
         self.llms = {
             BASELINE: LLM(
                 plan.model,
@@ -297,6 +297,19 @@ class Runner:
             return self.plain.chat_prompt(messages)
         texts = [prompt.system or "", *_alternating(turns, history)]
         return text_ids("\n".join(filter(None, texts)), self.plain.tokenizer)
+
+
+def _context(config: Any) -> int:
+    """The longest text of a model, by its configuration; T5's, and one around a text model's, don't
+    name it as others do."""
+    named: int | None = getattr(config, "max_position_embeddings", None)
+    if named is not None:
+        return named
+    if config.model_type in FAMILIES:
+        return FAMILIES[config.model_type].shape(config).max_length
+    from foretoken.models.hf.cache import max_length  # with transformers' own code of models
+
+    return max_length(config.get_text_config(decoder=True))
 
 
 def _alternating(turns: Seq[str], history: Seq[str]) -> Iterator[str]:
