@@ -191,6 +191,12 @@ CONTROL: dict[str, Mutant] = {
 }
 
 DRAFTING: dict[str, Mutant] = {
+    "a draft moves its text's processors on": Mutant(
+        "foretoken.drafters.cascade:_working_copy",
+        "[copy(process) for process in sequence.processors]",
+        "sequence.processors",
+        ("drafters/test_cascade.py::test_processors_of_a_text_outlast_its_drafts",),
+    ),
     "widths of greedy and sampled swapped": Mutant(
         "foretoken.drafters.swift:_width",
         "greedy if sequence.params.greedy else sampled",

@@ -13,6 +13,7 @@ from foretoken import ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters import cascade
 from foretoken.drafters.cascade import Cascade
+from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
 from foretoken.lookup.longest_match import copy_after
@@ -30,6 +31,7 @@ from foretoken.testing import (
     native,
     related,
     sampled_counts,
+    serve,
     table_pair,
     target_distribution,
 )
@@ -37,6 +39,7 @@ from foretoken.testing.checks import SAMPLED
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.block import Block
 from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
 
 PROMPT = [5, 9, 2, 5, 9, 2, 5, 9]
 WARM = SamplingParams(temperature=0.7)
@@ -218,6 +221,31 @@ def test_the_papers_settings(name: str, pair: Pair) -> None:
         check_greedy(lambda p: build({"method": name, **options}).drafter, rule, pair, slots=slots)
     params = replace(SAMPLED, max_tokens=12)
     check_independence(lambda p: build({"method": name, **options}).drafter, rule, pair, params)
+
+
+class Noting:
+    """Favours a token by the likeliest ones that it was shown at all places before."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.seen = 31 * self.seen + int(scores.argmax()) + 1
+        favoured = scores.clone()
+        favoured[:, self.seen % scores.shape[-1]] += 1.5
+        return favoured
+
+
+def test_processors_of_a_text_outlast_its_drafts(pair: Pair) -> None:
+    """While a draft is written, its own copies of the processors move on; those of the text have
+    had the calls that plain decoding makes, with the target's scores, and no others."""
+    params = replace(
+        GREEDY, max_tokens=24, ignore_eos=True, logits_processor_factories=[Noting, Noting]
+    )
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), [PROMPT], params)
+    drafter = Cascade(pair.draft, k_matrix=((4, 3), (0, 2)))
+    [output] = serve(pair.target, drafter, Speculative(), [PROMPT], params)
+    assert output.token_ids == plain.token_ids
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from foretoken.drafters.eagle2 import Eagle2
+from foretoken.drafters.nothing import Nothing
 from foretoken.testing import Pair, serve
 from foretoken.train.records import Records
 from foretoken.trainable.eagle import EagleModule
@@ -27,3 +30,15 @@ def test_the_estimate_of_a_chain(small: Pair, records: Records) -> None:
     module = seeded(EagleModule, small)
     drafter = Eagle2(module, depth=3, top_k=1, tree_nodes=1000, tree="paper")
     check_estimate(drafter, module, small.target, records, TargetOnly())
+
+
+def test_a_large_tree_where_the_context_ends(small: Pair) -> None:
+    """The layer runs on many more nodes than are kept, and has room for them after the last
+    token."""
+    params = replace(GREEDY, max_tokens=5)
+    prompt = [1 + i % 7 for i in range(small.target.max_length - 6)]
+    drafter = Eagle2(seeded(EagleModule, small), depth=20, top_k=60, tree_nodes=8, tree="paper")
+    [plain] = serve(small.target, Nothing(), TargetOnly(), [prompt], params)
+    [output] = serve(small.target, drafter, TargetOnly(), [prompt], params)
+    assert output.error is None and output.token_ids == plain.token_ids
+    assert output.stats.drafted > 0

@@ -10,12 +10,16 @@ import torch
 from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.glide import Glide
 from foretoken.drafters.glide_cape import GlideCape
+from foretoken.draws import GreedyDraws
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
+from foretoken.step import prefill
 from foretoken.testing import Pair, serve
 from foretoken.train.records import Records
 from foretoken.trainable.cross_attention import CrossAttentionModule
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-from lessons import PROMPTS, check_estimate
+from lessons import GREEDY, PROMPTS, check_estimate
 from modules import learned_glimpse_module
 
 
@@ -52,3 +56,21 @@ def test_cape_widens_where_the_drafter_is_unsure(
     assert [o.stats.accepted_at for o in outputs] == [o.stats.accepted_at for o in chain]
     wide = serve(small.target, GlideCape(learned), TargetOnly(), PROMPTS, params)
     assert sum(o.stats.passes for o in wide) < sum(o.stats.passes for o in chain)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    "make", [lambda m: Glide(m, 90), lambda m: GlideCape(m, 90, cape=((1.0, 1),))]
+)
+def test_a_long_draft_beside_a_text_whose_context_ends(
+    small: Pair, learned: CrossAttentionModule, make: Any
+) -> None:
+    """Each row has room to run along, and a draft is as long as it was asked for."""
+    drafter, target = make(learned), ModelTarget(small.target, 2, 100)
+    target.bind(drafter)
+    sequences = [Sequence.start(text, GREEDY) for text in ([1, 2, 3] * 33, [4, 5, 6])]
+    for sequence in sequences:
+        target.begin(sequence)
+        drafter.begin(sequence)
+    prefill(target, drafter, sequences, 128)
+    assert drafter.draft(sequences, [1, 90], GreedyDraws()).counts == [1, 90]

@@ -128,6 +128,16 @@ def test_distributions_follow_from_the_text(small: Pair, adapter: KangarooAdapte
 
 
 @torch.inference_mode()
+def test_a_long_draft_beside_a_text_whose_context_ends(
+    small: Pair, adapter: KangarooAdapter
+) -> None:
+    """The short one's row has room to run along."""
+    drafter, target = Kangaroo(adapter, 80, 0.0), ModelTarget(small.target, 2, 120)
+    sequences = begun(target, drafter, [[1, 2, 3] * 39, [4, 5, 6]])
+    assert drafter.draft(sequences, [1, 80], GreedyDraws()).counts == [1, 80]
+
+
+@torch.inference_mode()
 def test_other_drafts_are_scored_as_a_whole(small: Pair, adapter: KangarooAdapter) -> None:
     """Another token, the same ones as siblings, a longer chain, rows in another order, passes in
     between, or states that nobody handed over: the states of the draft are used for none but its

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from foretoken.drafters.lookahead_embeddings import LookaheadEmbeddings, PassTokens
+from foretoken.draws import GreedyDraws
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.train.records import Records
+from foretoken.tree import DraftTree
 from foretoken.verify.speculative import Speculative
-from lessons import check_estimate, seeded
+from lessons import GREEDY, check_estimate, seeded
 
 
 @pytest.mark.parametrize("most", [4, 2])
@@ -20,3 +26,29 @@ def test_pass_estimates_what_is_served(small: Pair, records: Records, most: int)
     drafter = LookaheadEmbeddings(module, num_speculative_tokens=most)
     total = check_estimate(drafter, module, small.target, records, Speculative())
     assert total.acceptance_length > 1.9 and total.accepted[1] > 0
+
+
+@torch.inference_mode()
+def test_embeddings_beyond_the_draft_are_not_read(
+    small: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shorter draft is the beginning of a long one, from a pass over fewer embeddings."""
+    module = seeded(PassTokens, small)
+    module.embeddings.data = torch.randn(3, 32).double()
+    read: list[int] = []
+    known = ModelTarget.draft_logits
+
+    def noted(self: ModelTarget, sequences: Any, trees: DraftTree) -> Any:
+        read.append(trees.nodes)
+        return known(self, sequences, trees)
+
+    monkeypatch.setattr(ModelTarget, "draft_logits", noted)
+    drafts = []
+    for most in (4, 3, 2, 1):
+        drafter, target = LookaheadEmbeddings(module, most), ModelTarget(small.target, 1, 64)
+        target.bind(drafter)
+        sequence = Sequence.start([7], GREEDY)
+        target.begin(sequence)
+        drafts.append(drafter.draft([sequence], [9], GreedyDraws()).tokens[0].tolist())
+    assert read == [3, 2, 1, 1]
+    assert drafts == [drafts[0][:most] for most in (4, 3, 2, 1)]

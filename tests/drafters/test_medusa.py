@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from foretoken import SamplingParams
+from foretoken.drafters.blockwise import Blockwise, BlockwiseHeads
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.protocols import Verifier
 from foretoken.testing import Pair, serve
@@ -64,3 +66,39 @@ def test_typical_acceptance_takes_more(small: Pair) -> None:
     warm = SamplingParams(temperature=1.0, max_tokens=40, seed=1, ignore_eos=True)
     typical, exact = passes(Typical(), warm), passes(TargetOnly(), warm)
     assert typical[0] < exact[0] and typical[1] > 0 == exact[1]
+
+
+def test_heads_that_the_tree_doesnt_ask_are_not_run(small: Pair) -> None:
+    """Neither their blocks nor their language-model heads."""
+    heads = randomised(MedusaHeads(Facts.of(small.target)), scale=0.03)
+    run: set[str] = set()
+    for name, layer in heads.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_hook(lambda *_, name=name: run.add(name.split(".")[0]))
+    params = SamplingParams(temperature=0, max_tokens=6)
+    for drafter in (
+        Medusa(heads, tree=((0,), (1,), (1, 0))),
+        Medusa(heads, tree="paper", num_speculative_tokens=2),
+    ):
+        run.clear()
+        serve(small.target, drafter, TargetOnly(), [[1, 2, 3]], params)
+        assert run == {"0", "1"}
+
+
+def test_heads_of_requests_that_draft_nothing_are_not_run(small: Pair) -> None:
+    """Alone, and beside a request that drafts: then for its row only."""
+    rows: list[int] = []
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    nothing = replace(params, max_draft_tokens=0)
+    medusa = randomised(MedusaHeads(Facts.of(small.target)), scale=0.03)
+    blockwise = randomised(BlockwiseHeads(Facts.of(small.target)), scale=0.03)
+    drafters = (Medusa(medusa, tree="paper"), medusa), (Blockwise(blockwise), blockwise)
+    for drafter, heads in drafters:
+        first = next(layer for layer in heads.modules() if isinstance(layer, torch.nn.Linear))
+        first.register_forward_hook(lambda _, given, __: rows.append(len(given[0])))
+        for together, expected in (([nothing], set()), ([nothing, params], {1})):
+            rows.clear()
+            prompts = [[1, 2]] * len(together)
+            outputs = serve(small.target, drafter, TargetOnly(), prompts, together)
+            assert set(rows) == expected
+            assert outputs[0].token_ids == outputs[-1].token_ids

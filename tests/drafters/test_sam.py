@@ -30,6 +30,18 @@ def test_sam_reads_its_own_text(text: list[int], more: list[int]) -> None:
             own.tokens.append(token)
 
 
+def test_references_stand_before_the_text() -> None:
+    """Their phrases are earlier ones; a draft ends where its reference does."""
+    drafter = bound(Sam(draft_factor=2))
+    own = sequence([9, 1, 2], references=[[1, 2, 3], [], [7, 8, 9, 1, 2, 5, 6, 4, 3]])
+    assert draft(drafter, own) == [5, 6, 4, 3]
+    own.tokens.append(3)
+    assert draft(drafter, own) == []
+    own.tokens += [4, 7]
+    assert draft(drafter, own) == [8, 9]
+    assert draft(drafter, sequence([9, 1, 2])) == []
+
+
 def test_sam_chooses_by_match_length(tmp_path: Path) -> None:
     """The corpus counts where its match is longer than the bias and the text's own; as a tree."""
     corpus = [[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 7, 8], [2, 3, 4, 5]]

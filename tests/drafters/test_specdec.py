@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from foretoken.drafters.specdec import SpecDec, SpecDecModel
+from foretoken.draws import GreedyDraws
 from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.losses import Objective
 from foretoken.verify.speculative import Speculative
-from lessons import check_estimate, seeded
+from lessons import GREEDY, check_estimate, seeded
 
 
 @pytest.mark.parametrize("most", [None, 1])
@@ -30,6 +33,32 @@ def test_specdec_estimates_what_is_served(small: Pair, records: Records, most: i
     total = check_estimate(drafter, module, small.target, records, Speculative())
     assert total.acceptance_length > 1.9
     assert most == 1 or total.accepted[1] > 0
+
+
+@torch.inference_mode()
+def test_masks_beyond_the_draft_are_not_read(small: Pair) -> None:
+    """A shorter draft is the beginning of a long one, from a pass over fewer masks."""
+    module = seeded(SpecDecModel, small, masks=3)
+    module.masks.data = torch.randn(3, 32).double()
+    read: list[int] = []
+    drafts = []
+    for most in (4, 3, 2, 1):
+        drafter, target = SpecDec(module, most), ModelTarget(small.target, 1, 64)
+        target.bind(drafter)
+        [lm] = drafter.small_models
+        forward = lm.forward
+
+        def noted(feed: Any, *given: Any, forward: Any = forward) -> Any:
+            read.append(feed.tokens.shape[1] - 1)  # the root besides
+            return forward(feed, *given)
+
+        lm.forward = noted  # type: ignore[method-assign]
+        sequence = Sequence.start([7], GREEDY)
+        target.begin(sequence)
+        drafter.begin(sequence)
+        drafts.append(drafter.draft([sequence], [9], GreedyDraws()).tokens[0].tolist())
+    assert read == [3, 2, 1, 1]
+    assert drafts == [drafts[0][:most] for most in (4, 3, 2, 1)]
 
 
 def test_specdec_learns_and_keeps_its_shape(small: Pair, records: Records, tmp_path: Path) -> None:

@@ -14,14 +14,20 @@ from foretoken.drafters.suffix import Suffix
 
 
 def tree_by_hand(
-    texts: Seq[Seq[int]], phrase: Seq[int], most: int, least: float, starts: int | None = None
+    texts: Seq[Seq[int]],
+    phrase: Seq[int],
+    most: int,
+    least: float,
+    starts: int | None = None,
+    references: Seq[Seq[int]] = (),
 ) -> list[float]:
     """Weights of the likeliest paths after a phrase, counted in texts; falling.
 
-    starts: only phrases that begin before it count.
+    starts: only phrases that begin before it count, but for those in references.
     """
     known = [(text, at) for text in texts for at in ends(text, phrase)]
     known = [(t, at) for t, at in known if starts is None or at - len(phrase) < starts]
+    known += [(text, at) for text in references for at in ends(text, phrase)]
     found: list[float] = []
     waiting = [((), known, 1.0)]
     while waiting:
@@ -35,32 +41,35 @@ def tree_by_hand(
     return sorted(found, reverse=True)[:most]
 
 
-@given(few, some)
-def test_suffix_decoding(text: list[int], earlier: list[list[int]]) -> None:
+@given(few, some, some)
+def test_suffix_decoding(
+    text: list[int], earlier: list[list[int]], references: list[list[int]]
+) -> None:
     """The score is the best over both trees and all phrases, counted by hand; and the draft has
-    that score."""
+    that score. References are counted with the text."""
     drafter = bound(Suffix(4, max_tree_depth=6, min_token_prob=0.2))
     for output in earlier:
         drafter.end([sequence([9], output)])
-    own = sequence(text)
+    own = sequence(text, references=references)
     guess = drafter.guess(own, 4)
-    first = next(i for i in range(len(text) + 1) if _stood_before(text, i))
+    first = next(i for i in range(len(text) + 1) if _stood_before(text, i, references))
     best = 0.0
     for size in range(1, 6):
         if size > len(text):
             break
         phrase = text[-size:]
         others = tree_by_hand(earlier, phrase, min(4, size), 0.2)
-        mine = tree_by_hand([text], phrase, min(4, size), 0.2, first)
+        mine = tree_by_hand([text], phrase, min(4, size), 0.2, first, references)
         best = max(best, sum(others), sum(mine) if size <= len(text) - first else 0)
     assert guess.score == pytest.approx(best)
     assert len(paths(drafter, own)) == len(guess.tokens)
 
 
-def _stood_before(text: list[int], start: int) -> bool:
+def _stood_before(text: list[int], start: int, references: Seq[Seq[int]]) -> bool:
     """Whether all from `start` on is a phrase of earlier, and not too long to be looked for."""
     size = len(text) - start
     earlier = any(text[at : at + size] == text[start:] for at in range(start))
+    earlier = earlier or any(ends(reference, text[start:]) for reference in references)
     return size == 0 or (size < 6 and earlier)
 
 
@@ -74,6 +83,13 @@ def test_suffix_paths_and_trees() -> None:
     chain = path.draft([sequence(text)], [64], None)
     assert chain.is_chain and chain.tokens.tolist() == [[3, 0, 1, 2]]
     assert path.draft([sequence([1, 2, 1])], [0], None).counts == [0]
+
+
+def test_references_are_copied_from() -> None:
+    """By how often what follows stands in them, up to their ends."""
+    own = sequence([9, 1, 2], references=[[1, 2, 3, 4], [], [1, 2, 5], [2, 3]])
+    assert paths(bound(Suffix(max_spec_factor=2)), own) == {(3,), (5,), (3, 4)}
+    assert paths(bound(Suffix(max_spec_factor=2)), sequence([9, 1, 2])) == set()
 
 
 def test_suffix_learns_from_outputs() -> None:

@@ -40,6 +40,20 @@ def test_the_longest_repeat(text: list[int]) -> None:
     assert len(growing.next) <= max(1, 2 * len(text))
 
 
+@given(st.lists(few, max_size=3), few)
+def test_a_text_after_whole_ones(texts: list[list[int]], text: list[int]) -> None:
+    """What they have in common is found in them; what is read there ends where they do."""
+    growing, whole, found = SuffixAutomaton.after_texts(texts), [*joined(texts), *text], (0, 0)
+    growing.extend(text)
+    for size in range(1, len(text) + 1):
+        if (first := occurrences(whole, text[-size:])[0]) < len(whole):
+            found = size, first
+    assert growing.repeat == found
+    after = whole[found[1] : found[1] + 4]
+    stop = next((i for i, token in enumerate(after) if token < 0), 4)
+    assert growing.after(found[1], 4) == after[:stop]
+
+
 @given(st.lists(few, min_size=1, max_size=4), few)
 def test_following_texts(texts: list[list[int]], said: list[int]) -> None:
     """At every token: the longest end that occurs, how often, where first, and what follows it."""

@@ -91,12 +91,13 @@ class Blockwise(BaseDrafter):
         return tree_acceptance(heads.ranks(lesson), lesson.max_nodes, chain)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        rows, states = self._states.available(sequences)
+        drafting = [row for row, budget in enumerate(budgets) if budget > 0]
+        known, states = self._states.available([sequences[row] for row in drafting])
         if states is None:
             return assemble([], len(sequences), self._access.device)
         length = self._length(self._heads)
         tokens = self._access.head(self._heads.states(states)[:, :length]).argmax(-1)
-        chains = DraftTree(tokens, [length] * len(rows))
+        rows, chains = [drafting[row] for row in known], DraftTree(tokens, [length] * len(known))
         return assemble([(rows, chains)], len(sequences), self._access.device).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:

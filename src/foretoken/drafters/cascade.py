@@ -18,6 +18,7 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -202,13 +203,15 @@ class _Stage(BaseDrafter):
 
 
 def _working_copy(sequence: Sequence) -> Sequence:
-    """A copy of the sequence with the same id, whose tokens and counts may change."""
+    """A copy of the sequence with the same id, whose tokens and counts may change. Its processors
+    are its own: as its text grows they forget what the sequence's must remember."""
     counts = sequence.penalty
     output = None if counts.output is None else counts.output.clone()
     return replace(
         sequence,
         tokens=list(sequence.tokens),
         penalty=PenaltyCounts(counts.seen, counts.prompt, output),
+        processors=[copy(process) for process in sequence.processors],
     )
 
 

@@ -1,10 +1,11 @@
 """Draft a given answer, whatever has been written: the most that copying could save.
 
 Source: the forced mode of the code of Yang et al. 2023 (LLMA). The draft is the part of the
-request's first reference (without one, of its prompt) that begins where the output ends; nothing is
-searched for. Given the target's own answer, every token is accepted, so its time is a lower bound
-for copying drafters with drafts of this length. Departure: that code accepts the given tokens
-unchecked; here they are verified like any others, so the text is the target's, whatever is given.
+request's first reference (without one, of an encoder's source or of its prompt) that begins where
+the output ends; nothing is searched for. Given the target's own answer, every token is accepted, so
+its time is a lower bound for copying drafters with drafts of this length. Departure: that code
+accepts the given tokens unchecked; here they are verified like any others, so the text is the
+target's, whatever is given.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class Forced(BaseDrafter):
         return chains(drafts, self._device)
 
     def _next(self, sequence: Sequence, budget: int) -> list[int]:
-        answer = [*sequence.references, sequence.tokens[: sequence.prompt_length]][0]
+        given: Seq[Seq[int]] = sequence.params.references  # type: ignore[assignment]
+        answer = [*given, *sequence.references, sequence.tokens[: sequence.prompt_length]][0]
         done = len(sequence.tokens) - sequence.prompt_length
         return list(answer[done : done + min(budget, self.num_speculative_tokens)])

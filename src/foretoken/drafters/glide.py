@@ -39,7 +39,8 @@ class Glide(ChainDrafter):
         self.length = Fixed(self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
-        self._lm = CrossAttentionModel(CrossAttentionModule.load(self.model, access), access)
+        module = CrossAttentionModule.load(self.model, access)
+        self._lm = CrossAttentionModel(module, access, self.nodes)
 
     def acceptance(self, module: CrossAttentionModule, lesson: Lesson) -> Tensor:
         """[B, T, N] whether a step whose root is there accepts more than n places, at

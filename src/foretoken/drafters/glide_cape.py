@@ -66,7 +66,8 @@ class GlideCape(WithModel):
         return self.num_speculative_tokens * max(count for _, count in self.cape)
 
     def bind(self, access: Access) -> None:
-        self._lm = CrossAttentionModel(CrossAttentionModule.load(self.model, access), access)
+        module = CrossAttentionModule.load(self.model, access)
+        self._lm = CrossAttentionModel(module, access, self.num_speculative_tokens)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         rows = [b for b, s in enumerate(sequences) if min(budgets[b], self._lm.room(s)) > 0]

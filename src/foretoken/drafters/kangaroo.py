@@ -148,7 +148,7 @@ class Kangaroo(ChainDrafter):
         adapter = KangarooAdapter.load(self.model, access)
         self.wants = Wants("acde", (adapter.exit_layer,))
         self._lm: ShallowModel = ShallowModel(
-            access, adapter.exit_layer, adapter, adapter.layer_shape
+            access, adapter.exit_layer, adapter, adapter.layer_shape, self.nodes
         )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:

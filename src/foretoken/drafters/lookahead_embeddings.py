@@ -45,12 +45,14 @@ class PassTokens(PromptTokens):
 
 
 class LookaheadModel(AllAtOnce, OnTarget):
-    """A `ChainModel`: the target, read at look-ahead embeddings."""
+    """A `ChainModel`: the target, read at as many look-ahead embeddings as `places` take, at least
+    one. An embedding doesn't see those after it."""
 
-    def __init__(self, tokens: PassTokens, access: Access) -> None:
+    def __init__(self, tokens: PassTokens, access: Access, places: int) -> None:
+        used = tokens.embeddings[: max(1, places - 1)]
         self.device = access.device
-        self._access, self._embeddings = access, len(tokens.embeddings)
-        self._first = access.extra_tokens(tokens.embeddings)
+        self._access, self._embeddings = access, len(used)
+        self._first = access.extra_tokens(used)
 
     def room(self, sequence: Sequence) -> int:
         """As many tokens as there are distributions, and no more than the context holds."""
@@ -89,8 +91,9 @@ class LookaheadEmbeddings(ChainDrafter):
 
     def bind(self, access: Access) -> None:
         tokens = PassTokens.load(self.model, access)
-        self.length = self._rule(self._places(tokens))
-        self._lm = LookaheadModel(tokens, access)
+        places = self._places(tokens)
+        self.length = self._rule(places)
+        self._lm = LookaheadModel(tokens, access, places)
 
     def _rule(self, tokens: int) -> LengthRule:
         return schedule(

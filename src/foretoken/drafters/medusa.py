@@ -69,16 +69,17 @@ class MedusaHeads(Heads):
     def logits(self, states: Tensor, head: Any) -> Tensor:
         if not self.shape["own_lm_heads"]:
             return super().logits(states, head)
-        parts = [own[-1](states[..., i, :]) for i, own in enumerate(self._heads())]
+        heads = self._heads()[: states.shape[-2]]
+        parts = [own[-1](states[..., i, :]) for i, own in enumerate(heads)]
         return torch.stack(parts, -2)
 
     def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         return self.states(lesson.hidden[-1].take_along_dim(places[..., None], 1))
 
-    def states(self, x: Tensor) -> Tensor:
-        """The target's states [..., D] -> each head's [..., H, D]."""
+    def states(self, x: Tensor, count: int | None = None) -> Tensor:
+        """The target's states [..., D] -> each head's, or of the first `count`, [..., H, D]."""
         outputs = []
-        for head in self._heads():
+        for head in self._heads()[:count]:
             state = x
             for block in head[: self.shape["num_layers"]]:
                 state = block(state)
@@ -99,6 +100,7 @@ class Medusa(HeadTree):
     def build_tree(
         self, paths: Paths, states: Tensor, roots: Tensor, budgets: Seq[int]
     ) -> DraftTree:
-        ranks = 1 + max(max(path) for path in paths)
-        logits = self._heads.logits(self._heads.states(states), self._access.head)  # [B, H, V]
+        levels, ranks = max(map(len, paths)), 1 + max(max(path) for path in paths)
+        read = self._heads.states(states, levels)  # heads that no level asks run for nothing
+        logits = self._heads.logits(read, self._access.head)  # [B, H, V]
         return static(paths, logits.topk(ranks).indices).trim(budgets)

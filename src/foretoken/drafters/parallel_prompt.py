@@ -120,7 +120,7 @@ class ParallelPrompt(BaseDrafter):
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row, (sequence, budget) in enumerate(zip(sequences, budgets, strict=True)):
             guessed = len(sequence.state.get(self, ()))
-            groups[guessed, min(budget, self.tree_nodes)].append(row)
+            groups[guessed, self._trees.planned(min(budget, self.tree_nodes))].append(row)
         pieces = []
         for (guessed, nodes), rows in groups.items():
             template = self._template(guessed, nodes)

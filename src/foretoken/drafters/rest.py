@@ -89,8 +89,10 @@ class Rest(BaseDrafter):
 
     def _guess(self, text: Seq[int], most: int) -> Branches:
         """The prefixes that are seen most after the longest end of the text that is known."""
+        if most < 1:
+            return NONE
         span = self._store.longest(text, self.min_token_span, self.max_token_span)
-        if not span or most < 1:
+        if not span:
             return NONE
         rows = self._store.continuations(text[-span:], self.continuation_tokens, self.max_matches)
 

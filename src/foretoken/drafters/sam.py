@@ -1,11 +1,11 @@
 """SAM-Decoding: a suffix automaton finds the longest end of the text that was seen before.
 
 Source: Hu et al. 2025 (SAM-Decoding), sections 3.2 and 3.3. The dynamic automaton reads the
-request's prompt and output; what followed the first occurrence is drafted as a chain. The static
-one (`corpus`) holds whole texts; its draft is the tree of the likeliest continuations by count. It
-is used where its match is longer by more than `static_bias` tokens. A draft has `draft_factor`
-nodes for each token of the match. Without an auxiliary drafter there is no least match length;
-falling back to one is composition.
+request's `references` (SamplingParams), prompt and output; what followed the first occurrence is
+drafted as a chain. The static one (`corpus`) holds whole texts; its draft is the tree of the
+likeliest continuations by count. It is used where its match is longer by more than `static_bias`
+tokens. A draft has `draft_factor` nodes for each token of the match. Without an auxiliary drafter
+there is no least match length; falling back to one is composition.
 """
 
 from __future__ import annotations
@@ -77,15 +77,16 @@ class Sam(BaseDrafter):
         if self._corpus is not None and static > length:
             following, width = self._corpus.following, self.max_children
             return best_first(reader.match[0], following, nodes, width=width)[:2]
-        copied = reader.automaton.text[start : start + nodes].tolist()
+        copied = reader.automaton.after(start, nodes)
         return copied, list(range(len(copied)))
 
     def _reader(self, sequence: Sequence) -> _Reader:
         reader: _Reader | None = sequence.state.get(self)
         if reader is None:
-            reader = sequence.state[self] = _Reader()
-        new = sequence.tokens[len(reader.automaton.text) :]
+            reader = sequence.state[self] = _Reader(sequence.references)
+        new = sequence.tokens[reader.read :]
         reader.automaton.extend(new)
+        reader.read += len(new)
         if self._corpus is not None:
             for token in new:
                 reader.match = self._corpus.step(reader.match, token)
@@ -97,13 +98,15 @@ class Sam(BaseDrafter):
 
 
 class _Reader:
-    """The automaton of a request's text, and the match of its end in the corpus."""
+    """The automaton of a request's references and of its text, of which `read` tokens are read, and
+    the match of the text's end in the corpus."""
 
-    __slots__ = ("automaton", "match")
+    __slots__ = ("automaton", "match", "read")
 
-    def __init__(self) -> None:
-        self.automaton = SuffixAutomaton()
+    def __init__(self, references: Seq[Seq[int]]) -> None:
+        self.automaton = SuffixAutomaton.after_texts(references)
         self.match: Match = START
+        self.read = 0
 
 
 def _automaton(

@@ -129,14 +129,15 @@ def _default_numbers(facts: Facts) -> dict[str, Any]:
 
 
 class BlockModel(AllAtOnce, DraftModel):
-    """A `ChainModel`: the language model, and its masks after the text."""
+    """A `ChainModel`: the language model, and as many of its masks after the text as `places` take,
+    at least one. A mask doesn't see those after it."""
 
-    def __init__(self, module: SpecDecModel, access: Access) -> None:
-        lm, self._masks = module.base.lm, module.masks
+    def __init__(self, module: SpecDecModel, access: Access, places: int) -> None:
+        lm, self._masks = module.base.lm, module.masks[: max(1, places - 1)]
         weights = lm.state_dict()
         backend = access.backend if backends.known(access.backend) else "auto"
         native = build_native(lm.config, weights.__getitem__, access.dtype, access.device, backend)
-        super().__init__(native, access)
+        super().__init__(native, access, len(self._masks))
 
     def room(self, sequence: Sequence) -> int:
         """As many tokens as there are guesses, and no more than the context holds."""
@@ -168,8 +169,9 @@ class SpecDec(ChainDrafter):
 
     def bind(self, access: Access) -> None:
         module = SpecDecModel.load(self.model, access)
-        self.length = self._rule(self._places(module))
-        self._lm: BlockModel = BlockModel(module, access)
+        places = self._places(module)
+        self.length = self._rule(places)
+        self._lm: BlockModel = BlockModel(module, access, places)
 
     @property
     def small_models(self) -> Seq[CausalLM]:

@@ -1,12 +1,12 @@
 """Suffix decoding: draft what most often followed the longest phrases that fit.
 
 Source: Oliaro et al. 2025 (SuffixDecoding), sections 3 and 4. Two suffix trees are searched: one of
-the request's own prompt and output, and one of the outputs of earlier requests. Every phrase at the
-end of the text that a tree knows is tried: after a phrase of p tokens the likeliest min(most,
-factor · p + offset) nodes are drafted, likeliest by relative counts, as a tree (`max_children` 1:
-as a path). The draft with the highest sum of their probabilities wins. Departures: the bound on the
-memory counts tokens, not requests; in the request's own tree an occurrence counts once the text
-after it differs from the text before it.
+the request's `references` (SamplingParams), prompt and output, and one of the outputs of earlier
+requests. Every phrase at the end of the text that a tree knows is tried: after a phrase of p tokens
+the likeliest min(most, factor · p + offset) nodes are drafted, likeliest by relative counts, as a
+tree (`max_children` 1: as a path). The draft with the highest sum of their probabilities wins.
+Departures: the bound on the memory counts tokens, not requests; in the request's own tree an
+occurrence in its text counts once the text after it differs from the text before it.
 """
 
 from __future__ import annotations
@@ -130,10 +130,12 @@ class Suffix(BaseDrafter):
         return min(most, int(self.max_spec_factor * length + self.max_spec_offset))
 
     def _own_tree(self, sequence: Sequence) -> SuffixTree:
-        """The tree of the request's text so far."""
+        """The tree of the request's references and its text so far."""
         tree: SuffixTree | None = sequence.state.get(self)
         if tree is None:
             tree = sequence.state[self] = SuffixTree(self.max_tree_depth)
+            for mark, text in enumerate(sequence.references, 1):
+                tree.add(array("i", [*text, -mark]))
         tree.grow(sequence.tokens[tree.read :])
         return tree
 

@@ -103,7 +103,7 @@ class TokenRecycling(BaseDrafter):
         """The template's known nodes; parents stand before children, likelier ones first."""
         levels = self._planner.tree(len(sequences), self._paper)
         device = levels.parents.device
-        if not levels.pairs:
+        if not levels.pairs or max(budgets) < 1:
             return empty(len(sequences), device)
         roots = torch.tensor([[sequence.tokens[-1]] for sequence in sequences], device=device)
         tokens = roots  # [B, slots so far]

@@ -5,8 +5,9 @@ and `link` leads to its longest suffix that ends at more places. Construction: B
 for drafting: Hu et al. 2025 (SAM-Decoding), section 3. A text of n tokens has fewer than 2n states
 and 3n transitions.
 
-`SuffixAutomaton` grows with a text. `StaticAutomaton` is one in arrays (at most 60 bytes a token):
-it counts occurrences, is matched against other texts, and can be saved.
+`SuffixAutomaton` grows with a text, which whole ones may stand before, each with a negative mark at
+its end. `StaticAutomaton` is one in arrays (at most 60 bytes a token): it counts occurrences, is
+matched against other texts, and can be saved.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _KIND = "suffix automaton"
 
 
 class SuffixAutomaton:
-    """The automaton of one text, as it is written."""
+    """The automaton of one text, as it is written. text: with what stands before it."""
 
     def __init__(self) -> None:
         self.text = array("i")
@@ -40,6 +41,15 @@ class SuffixAutomaton:
         self.length = array("i", [0])
         self.first_end = array("i", [-1])  # where the state's phrases first ended
         self._last = 0
+
+    @classmethod
+    def after_texts(cls, texts: Iterable[Seq[int]]) -> SuffixAutomaton:
+        """One whose text is yet to be written, after these."""
+        growing = cls()
+        for mark, text in enumerate(texts, 1):
+            growing.extend(text)
+            growing.extend((-mark,))
+        return growing
 
     def extend(self, tokens: Iterable[int]) -> None:
         """Append tokens to the text."""
@@ -87,6 +97,10 @@ class SuffixAutomaton:
         state = max(0, self.link[self._last])
         return self.length[state], self.first_end[state] + 1
 
+    def after(self, start: int, most: int) -> list[int]:
+        """At most `most` tokens of `text` from a place on, to the end of that text."""
+        return _unmarked(self.text[start : start + most].tolist())
+
 
 _NAMES = ("text", "link", "length", "first_end", "count", "offsets", "tokens", "targets")
 
@@ -108,11 +122,7 @@ class StaticAutomaton:
     @classmethod
     def of(cls, texts: Iterable[Seq[int]]) -> StaticAutomaton:
         """Build one, which takes about 1 KB a token while it is built."""
-        growing = SuffixAutomaton()
-        for mark, text in enumerate(texts, 1):
-            growing.extend(text)
-            growing.extend((-mark,))
-        return cls(_arrays(growing))
+        return cls(_arrays(SuffixAutomaton.after_texts(texts)))
 
     def step(self, match: Match, token: int) -> Match:
         """The longest suffix of the matched phrase and `token` that occurs in the texts."""
@@ -137,8 +147,7 @@ class StaticAutomaton:
 
     def after(self, start: int, most: int) -> list[int]:
         """At most `most` tokens of `text` from a place on, to the end of that text."""
-        tokens = self.text[start : start + most].tolist()
-        return tokens[: next((i for i, token in enumerate(tokens) if token < 0), most)]
+        return _unmarked(self.text[start : start + most].tolist())
 
     def following(self, state: int) -> Iterator[tuple[float, int, int]]:
         """(share, token, state) of what comes after a state's phrases."""
@@ -171,6 +180,11 @@ class StaticAutomaton:
         automaton = cls(read_arrays(path, _KIND, {"vocab_size": vocab_size}, _NAMES))
         automaton.check(vocab_size)
         return automaton
+
+
+def _unmarked(tokens: list[int]) -> list[int]:
+    """The tokens before a mark."""
+    return tokens[: next((i for i, token in enumerate(tokens) if token < 0), len(tokens))]
 
 
 def _arrays(growing: SuffixAutomaton) -> Arrays:

@@ -2,10 +2,11 @@
 
 Source: Oliaro et al. 2025 (SuffixDecoding), section 4. The tree holds every suffix of its texts up
 to `depth` tokens; an edge stands for a run of tokens and points into a text. It has at most two
-nodes for each token. It is filled in one of two ways:
+nodes for each token. It is filled in two ways:
 
-- `grow`: one text, as it is written. A suffix is counted once it differs from all earlier ones, or
-  is `depth` long; until then it is part of the tail that `repeated` measures.
+- `grow`: one text, as it is written, after the whole ones if the tree has any. A suffix is counted
+  once it differs from all earlier ones, or is `depth` long; until then it is part of the tail that
+  `repeated` measures.
 - `add` and `drop`: whole texts, first in, first out. A text ends in a mark, a negative number that
   occurs only there, so that every suffix of it differs from all others in the end.
 
@@ -61,7 +62,8 @@ class SuffixTree:
 
     @property
     def repeated(self) -> int:
-        """How many tokens at the end of the growing text occurred before, as a phrase."""
+        """How many tokens at the end of the growing text occurred before, there or in a whole
+        text, as a phrase."""
         return len(self._text) - self._start
 
     def add(self, text: array[int]) -> None:

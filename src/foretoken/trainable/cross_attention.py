@@ -45,7 +45,7 @@ from foretoken.trainable.layer import (
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
-_SPARE = 64  # cache places after the context, for drafts that reach over its end
+_SPARE = 64  # cache places after the context, at least, for drafts that reach over its end
 
 AttendTarget = Callable[[Tensor], Tensor]
 """Queries [B, T, H, W] -> their attention over the target's cache [B, T, H·W]."""
@@ -197,22 +197,23 @@ def _masked(visible: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class CrossAttentionModel:
-    """Serves the module as a `ChainModel`, with a cache of the layer's keys and values.
+    """Serves the module as a `ChainModel` of at most `longest` tokens, with a cache of the layer's
+    keys and values.
 
     For a text of n tokens, the last of which is the root, it has n - 1, as the target's cache has.
     Root and drafted tokens are written after them and discarded.
     """
 
-    def __init__(self, module: CrossAttentionModule, access: Access) -> None:
+    def __init__(self, module: CrossAttentionModule, access: Access, longest: int) -> None:
         self.device = access.device
-        self._module, self._access = module, access
+        self._module, self._access, self._longest = module, access, longest
         self._cache = KVCache(
             alike(1, module.layer_shape.kv_heads, module.layer_shape.head_dim),
             access.slots,
             access.max_length,
             access.dtype,
             access.device,
-            spare=_SPARE,
+            spare=max(_SPARE, longest),  # a short draft's row runs along with the longest
             budget=access.budget,
         )
         self._ahead = 0  # tokens of this draft so far
@@ -232,7 +233,7 @@ class CrossAttentionModel:
 
     def room(self, sequence: Sequence) -> int:
         """How many tokens may be drafted: none where the target's cache is empty."""
-        return _SPARE if len(sequence.tokens) > 1 else 0
+        return self._longest if len(sequence.tokens) > 1 else 0
 
     def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Read prompts along with the target; new tokens are read with the next draft."""

@@ -32,7 +32,7 @@ from foretoken.trainable.root_states import kept_slots
 from foretoken.trees.grow import Frontier
 
 _SCORES = 2**24  # of attention at a time: 64 MiB in float32
-_SPARE = 1024  # cache places after the context: nodes of a draft that starts at its end
+_SPARE = 1024  # cache places after the context, at least: nodes of a draft that starts at its end
 _MOST_WAITING = 128  # features of a sequence, where other drafters draft
 
 
@@ -194,8 +194,10 @@ class FeatureModel:
         shape: LayerShape,
         access: Access,
         embed: Callable[[Tensor], Tensor] | None = None,
+        nodes: int = 0,
     ) -> None:
-        """embed: ids -> embeddings [..., D], where they aren't the target's."""
+        """embed: ids -> embeddings [..., D], where they aren't the target's. nodes: the most that a
+        draft runs."""
         self.device = access.device
         self._module, self._access, self._embed = module, access, embed or access.embed
         self._cache = KVCache(
@@ -204,7 +206,7 @@ class FeatureModel:
             access.max_length,
             access.dtype,
             access.device,
-            spare=_SPARE,
+            spare=max(_SPARE, nodes),
             budget=access.budget,
         )
         self._depths: list[int] = []  # of a growing tree's nodes so far, the root first

@@ -26,16 +26,21 @@ from foretoken.trainable.layer import LayerShape, attend_cached
 from foretoken.trainable.root_states import kept_slots
 from foretoken.tree import ResumePoint
 
-_SPARE = 65  # cache places after the context, for drafts that reach over its end
+_SPARE = 65  # cache places after the context, at least, for drafts that reach over its end
 _MOST_WAITING = 128  # states of a sequence, where other drafters draft
 
 
 class ShallowModel:
-    """A `ChainModel`; `layers`: after which of the target's layers the adapter reads. Needs the
-    levels c, d and e."""
+    """A `ChainModel`; `layers`: after which of the target's layers the adapter reads; `longest`:
+    tokens of a draft. Needs the levels c, d and e."""
 
     def __init__(
-        self, access: Access, layers: int, adapter: FeaturePredictor, shape: LayerShape
+        self,
+        access: Access,
+        layers: int,
+        adapter: FeaturePredictor,
+        shape: LayerShape,
+        longest: int = 0,
     ) -> None:
         self.device = access.device
         self._access, self._layers, self._adapter = access, layers, adapter
@@ -45,7 +50,7 @@ class ShallowModel:
             access.max_length,
             access.dtype,
             access.device,
-            spare=_SPARE,
+            spare=max(_SPARE, longest + 1),  # a short draft's row runs along with the longest
             budget=access.budget,
         )
         self._tokens: list[Tensor] = []  # [B, 1] each, of this draft, the root's first,

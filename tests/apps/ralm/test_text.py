@@ -124,6 +124,7 @@ def test_up_to_the_context(llm: LLM) -> None:
         {"logits_processor_factories": [lambda: None]},
         {"logprobs": 1},
         {"prompt_logprobs": 0},
+        {"prediction": [1, 2]},
         {"timeout": 1.0},
     ],
 )

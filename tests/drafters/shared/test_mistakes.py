@@ -67,6 +67,19 @@ def test_a_window_of_a_long_text() -> None:
     assert late.read == 10 and late.example(list(range(11)), 6) is None
 
 
+def test_a_long_chunk_of_a_prompt() -> None:
+    """Of its states no more are kept than a window has, so of a text at most two windows."""
+    recording, nothing = Recording(4), chains([[]], CPU)
+    for first in (0, 50):
+        recording.add(done(nothing, [], numbered(first, 50), read=50))
+        assert sum(len(chunk[-1]) for chunk in recording._chunks) < 8
+    recording.add(done(chains([[1]], CPU), [], numbered(100, 2)))
+    example = recording.example(list(range(102)), 101)
+    assert example is not None
+    assert (example.first, list(example.tokens)) == (96, [96, 97, 98, 99, 100, 101])
+    assert torch.equal(example.hidden[-1], numbered(96, 5)) and list(example.wrong) == [5]
+
+
 def test_the_buffer_is_bounded() -> None:
     """By bytes; the oldest go, and a lesson has a row for each that is left, whose right tokens
     count less than its wrong ones and whose prompt counts nothing."""

@@ -15,9 +15,11 @@ from foretoken.drafters.slem import Slem
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.tli import Tli
 from foretoken.engine.engine import Engine
+from foretoken.models.drafting import foreign
 from foretoken.models.drafting.foreign import ForeignModel, SharedTokensModel
 from foretoken.models.drafting.vocabulary import shared
 from foretoken.models.target import ModelTarget
+from foretoken.models.warm import common_length
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     ByteTokenizer,
@@ -92,6 +94,26 @@ def test_the_distribution_is_of_shared_tokens_only() -> None:
     full = logits_after(model, [1, 2, 2]).softmax(-1)
     kept = torch.stack((full[4], full[0], torch.tensor(0.0), full[2])).double()
     torch.testing.assert_close(after, kept / kept.sum())
+
+
+def test_a_step_costs_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the text before them is."""
+    theirs, own = Pieces(list("ab ")), Pieces(["a", "b", " ", "ab"])
+    made = ForeignModel(TableModel.random(4), ModelTarget(TableModel.random(3), 1, 64), own, theirs)
+    sequence = Sequence.start(theirs("ab " * 16)["input_ids"], GREEDY)
+    made.begin(sequence)
+    compared: list[int] = []
+
+    def noted(one: list[int], other: list[int]) -> int:
+        compared.append(max(len(one), len(other)))
+        return common_length(one, other)
+
+    monkeypatch.setattr(foreign, "common_length", noted)
+    for more in ("a", "b", " ", "a"):
+        sequence.tokens += theirs(more)["input_ids"]
+        assert made.room(sequence)
+    assert sequence.state[made].text.tokens == [3, 2] * 17 + [0]
+    assert len(compared) == 4 and max(compared) <= 4
 
 
 def test_the_last_word_is_read_anew() -> None:

@@ -50,8 +50,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "sequoia": {"tree": "paper"},
 }
 
-COPYING = ("pld", "llma", "sad")
-"""Those that copy from the source; `suffix` and `lookahead` wait for something to recur."""
+COPYING = ("pld", "llma", "suffix", "sad")
+"""Those that copy from the source; `lookahead` waits for something to recur."""
 
 
 @cache

@@ -32,6 +32,7 @@ _WHOLE = (
     "logprobs",
     "prompt_logprobs",
     "return_drafts",
+    "prediction",
     "timeout",
 )
 """Parameters that speak of an output as a whole, which a piece doesn't see."""

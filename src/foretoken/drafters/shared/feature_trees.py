@@ -45,10 +45,14 @@ _CHUNK = 128  # roots whose distributions of all levels exist at once
 
 
 class TreeBuilder(Protocol):
-    """Makes a drafter's trees, of at most `nodes` nodes, and estimates what is accepted of them."""
+    """Makes a drafter's trees, of at most `nodes` nodes, and estimates what is accepted of them.
+    run: the most nodes that the layer runs on for a tree, whether they are kept or not."""
 
     @property
     def nodes(self) -> int: ...
+
+    @property
+    def run(self) -> int: ...
 
     def fitted(self, vocab_size: int) -> TreeBuilder:
         """The builder for a vocabulary of this size."""
@@ -81,7 +85,8 @@ class FeatureDrafter(BaseDrafter):
     def bind(self, access: Access) -> None:
         module: Any = loaded(self.module, self.model, access)
         self._module = module
-        self._model = FeatureModel(module, module.layer_shape, access)
+        run = self.tree_builder.run
+        self._model = FeatureModel(module, module.layer_shape, access, nodes=run)
         self._tree = self.tree_builder.fitted(access.vocab_size)
 
     @property
@@ -117,6 +122,11 @@ class LikeliestPaths:
     depth: int
     top_k: int
     nodes: int
+
+    @property
+    def run(self) -> int:
+        """The paths that each level but the last continues."""
+        return max(0, self.depth - 1) * self.top_k
 
     def fitted(self, vocab_size: int) -> LikeliestPaths:
         return self
@@ -237,6 +247,10 @@ class GivenTree:
     @property
     def nodes(self) -> int:
         return len(self._paths)
+
+    @property
+    def run(self) -> int:
+        return self.nodes
 
     def fitted(self, vocab_size: int) -> GivenTree:
         """The part of the tree that a vocabulary of this size can fill."""

@@ -56,13 +56,13 @@ class Recording:
     def add(self, step: Step) -> None:
         """Record the states of a step or of a chunk of the prompt, and the step's mistake."""
         slots, hidden = kept_slots(step), step.scores.hidden.items()
-        count = len(slots)
+        count, kept = len(slots), slots[-self.window :]  # a prompt's chunk may be long
         if step.drafted and step.error is None:  # not another part's draft, or a prediction's
             _, depth = step.tree.offered[step.row]
             if len(step.path) < depth:
                 self.wrong.append(self.read + count)
-        self._chunks.append({layer: states[step.row, slots] for layer, states in hidden})
-        self._stored, self.read = self._stored + count, self.read + count
+        self._chunks.append({layer: states[step.row, kept] for layer, states in hidden})
+        self._stored, self.read = self._stored + len(kept), self.read + count
         while self._stored - (first := _count(self._chunks[0])) >= self.window:
             self._chunks.popleft()
             self._stored -= first

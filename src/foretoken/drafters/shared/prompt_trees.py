@@ -6,8 +6,8 @@ after a node with i of them the next step drafts i places: that is the step's st
 tree are shared out: candidates are the likeliest paths; a prompt token is worth the probability
 that its node is the last accepted one, times the gain of one more place in the next step. The
 number of candidates is the one that gives the most tokens a step, on average over the states that
-steps then reach. Departure: trees are
-planned for each budget, where the paper plans them for one size.
+steps then reach. Departure: trees are planned for each budget, where the paper plans them for one
+size; of budgets from 64 on only some are, and not every number of candidates is tried.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from itertools import pairwise
 from foretoken.trainable.rank_trees import Paths, plan_tree
 
 _ROUNDS = 30  # steps that a plan looks ahead
+_BITS = 6  # of a budget, the highest, that count: planning happens while others decode
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,15 @@ class PromptTrees:
 
     def of(self, state: int, nodes: int) -> PromptTree:
         """The tree of at most `nodes` nodes for a state: the number of places that were guessed."""
-        if nodes not in self._made:
-            splits = [self._trees(nodes, candidates) for candidates in range(nodes + 1)]
-            self._made[nodes] = max(splits, key=self._tokens)
-        return self._made[nodes][state]
+        size = self.planned(nodes)
+        if size not in self._made:
+            candidates = range(0, size + 1, _grain(size))
+            self._made[size] = max((self._trees(size, n) for n in candidates), key=self._tokens)
+        return self._made[size][state]
+
+    def planned(self, nodes: int) -> int:
+        """The budget, at most this one, whose trees serve it."""
+        return nodes - nodes % _grain(nodes)
 
     def _trees(self, nodes: int, candidates: int) -> list[PromptTree]:
         """Each state's tree with at most `candidates` candidates; other nodes are prompt tokens."""
@@ -92,18 +98,29 @@ class PromptTrees:
 
     def _tokens(self, trees: Seq[PromptTree]) -> float:
         """Tokens accepted in `_ROUNDS` steps, enough for the first state to count for little."""
-        ends = [self._ends(state, tree.paths) for state, tree in enumerate(trees)]
+        moves = [self._moves(state, tree) for state, tree in enumerate(trees)]
         shares = [1.0, *[0.0] * (len(trees) - 1)]
         visits = shares
         for _ in range(_ROUNDS):
-            following = [0.0] * len(trees)
-            for share, tree, chances in zip(shares, trees, ends, strict=True):
-                for chance, prompts in zip(chances, tree.prompts, strict=True):
-                    following[prompts] += share * chance
-            shares = following
+            shares = [
+                sum(share * move[state] for share, move in zip(shares, moves, strict=True))
+                for state in self._states
+            ]
             visits = [so_far + share for so_far, share in zip(visits, shares, strict=True)]
         accepted = (sum(w[: len(t.paths)]) for w, t in zip(self._weights, trees, strict=True))
         return sum(visit * gain for visit, gain in zip(visits, accepted, strict=True))
+
+    def _moves(self, state: int, tree: PromptTree) -> list[float]:
+        """How likely each state is the next one after a step of this one."""
+        following = [0.0] * len(self._states)
+        for chance, prompts in zip(self._ends(state, tree.paths), tree.prompts, strict=True):
+            following[prompts] += chance
+        return following
+
+
+def _grain(nodes: int) -> int:
+    """The step from one number of nodes that counts to the next."""
+    return 1 << max(0, nodes.bit_length() - _BITS)
 
 
 def _weight(path: Seq[int], rates: Seq[Seq[float]]) -> float:

@@ -139,21 +139,25 @@ class ForeignModel:
         return sequence.tokens[sequence.state[self].read :]
 
     def _read(self, sequence: Sequence, reading: _Reading) -> None:
-        """Bring the own tokens up to date; the cache keeps what they begin with as before."""
+        """Bring the own tokens up to date; the cache keeps what they begin with as before. It costs
+        the groups since the last one that was settled, and not the text."""
         if reading.full:
             return
         own, groups = reading.text, list(self.theirs.groups(sequence.tokens[reading.read :]))
-        tokens = own.tokens[: reading.settled]
+        first, new = reading.settled, list[int]()
         for group in groups:
-            reading.settled = len(tokens)
+            reading.settled = first + len(new)
             fresh = not reading.read or sequence.tokens[reading.read - 1] in self.theirs.special
-            tokens = tokens + self._tokens_of(tuple(group), fresh)
+            new += self._tokens_of(tuple(group), fresh)
             reading.read += len(group)
         reading.read -= len(groups[-1])
+        length = first + len(new)
         if self._model.holds(own):
-            self._model.keep(own, min(common_length(own.tokens, tokens), len(tokens) - 1))
-        most = _LONGER * self._budget.stretch(sequence.id, -(-len(tokens) // _LONGER))
-        own.tokens[:], reading.full = tokens[:most], len(tokens) > most
+            alike = first + common_length(own.tokens[first:], new)
+            self._model.keep(own, min(alike, length - 1))
+        most = _LONGER * self._budget.stretch(sequence.id, -(-length // _LONGER))
+        own.tokens[first:], reading.full = new, length > most
+        del own.tokens[most:]
 
     def _tokenized(self, group: tuple[int, ...], fresh: bool) -> list[int]:
         """The own tokens of a group, which may stand where a text begins."""
