@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -219,7 +219,7 @@ class OutputStream:
         if self._observer is not None:
             self._observer(output)
         try:
-            self._newest.put(output.copy())
+            self._newest.put(output.standing())
         except RuntimeError:  # the event loop is closed: nobody will read it
             self._worker.cancel([output.request_id])
             self._owner.leave(self)
@@ -230,7 +230,8 @@ class OutputStream:
     async def __anext__(self) -> RequestOutput:
         if self._ended:
             raise StopAsyncIteration
-        output = self._shown.read(await self._newest.get())
+        newest = await self._newest.get()
+        output = self._shown.read(newest())
         if output.finished:
             self._ended = True
             self._owner.leave(self)
@@ -270,21 +271,22 @@ class OutputStream:
 
 
 class _Newest:
-    """The newest output, from the engine's thread to a task of an event loop."""
+    """The newest output (`RequestOutput.standing`), from the engine's thread to a task of an event
+    loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._there = loop, asyncio.Event()
-        self._output: RequestOutput | None = None
+        self._output: Callable[[], RequestOutput] | None = None
         self._changing = threading.Lock()
 
-    def put(self, output: RequestOutput) -> None:
+    def put(self, output: Callable[[], RequestOutput]) -> None:
         """Replaces one that hasn't been read. Raises `RuntimeError` where the loop is closed."""
         with self._changing:
             unread, self._output = self._output is not None, output
         if not unread:
             self._loop.call_soon_threadsafe(self._there.set)
 
-    async def get(self) -> RequestOutput:
+    async def get(self) -> Callable[[], RequestOutput]:
         """Waits for one that hasn't been read."""
         await self._there.wait()
         self._there.clear()

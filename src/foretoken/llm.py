@@ -7,7 +7,7 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from queue import SimpleQueue
@@ -359,13 +359,13 @@ class LLM:
         """
         [chosen] = self._params(sampling_params, 1)
         given = encoded(reader.single(prompt), chosen, self.tokenizer)
-        arrived: SimpleQueue[RequestOutput] = SimpleQueue()
-        added = self._worker.begin(given, lambda output: arrived.put(output.copy()))
+        arrived: SimpleQueue[Callable[[], RequestOutput]] = SimpleQueue()
+        added = self._worker.begin(given, lambda output: arrived.put(output.standing()))
         shown_so_far, ended = Streamed(self.tokenizer, given.params), False
         try:
             added.result()
             while not ended:
-                output = shown_so_far.read(arrived.get())
+                output = shown_so_far.read(arrived.get()())
                 ended = output.finished  # what is yielded is the caller's
                 yield output
         finally:

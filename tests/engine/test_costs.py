@@ -66,7 +66,33 @@ def test_costs_are_measured_once(
     monkeypatch.setattr(costs, "_agree", lambda ms, kept: False)
     assert passes() == first
     now = kept_files(cache)
-    assert now.keys() == kept.keys() and sum(now[path] != kept[path] for path in kept) == 1
+    assert now.keys() == kept.keys() and all(now[path] != kept[path] for path in kept)
+
+
+def test_drafts_of_a_busy_machine_are_forgotten(
+    pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where passes turn out to be faster than they were, so are drafts: they are timed again, or at
+    the next start where there is no time."""
+
+    def found() -> float:
+        target, part = ModelTarget(pair.target, 1, 256), SmallLM(pair.draft, 3)
+        part.bind(target)
+        loop = costs.Loop(target, part, TargetOnly())
+        return costs.measured(loop, {"sps": part}).drafts["sps"](1, 4)
+
+    monkeypatch.setattr(costs, "_AT_MOST", 60.0)
+    monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
+    found()
+    [file] = [path for path, text in kept_files(cache).items() if '"call"' in text]
+    slow = {**json.loads(file.read_text()), "ms": {"call": 1e6}}
+    file.write_text(json.dumps(slow))
+    assert found() == 1e6
+    monkeypatch.setattr(costs, "_agree", lambda ms, kept: False)
+    assert found() < 1e5 and json.loads(file.read_text())["ms"]["call"] < 1e5
+    file.write_text(json.dumps(slow))
+    monkeypatch.setattr(costs, "_before", lambda until, ms: False)
+    assert found() < 1e5 and not json.loads(file.read_text())["ms"]
 
 
 def test_a_slow_model_is_measured_over_several_starts(
@@ -152,6 +178,7 @@ def test_what_is_estimated_by_bytes(pair: Pair) -> None:
 
 DAMAGED = [b"", b"{", b"\xff", b"[]", b"{}", b'{"ms": 3}', b'{"ms": {}}', b'{"ms": {"1": 1.0}}']
 DAMAGED += [b'{"ms": {"call": "x"}}', b'{"ms": {"call": NaN, "level": -1}}', None]
+DAMAGED += [b'{"ms": {"1": 1.0, "8": 0}}']
 
 
 @pytest.mark.parametrize("content", DAMAGED)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 import pytest
 import torch
 
-from engines import GREEDY, PROMPTS, engine_of, finish, known
+from engines import GREEDY, PROMPTS, engine_of, finish, known, written
 from foretoken import ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
@@ -144,6 +145,32 @@ def test_long_prompts_do_not_hold_up_the_others(pair: Pair) -> None:
         assert not long.samples[0].output.token_ids or step >= 9
     finish(engine)
     assert long.samples[0].output.token_ids == greedy_reference(pair.target, long.prompt, 3)
+
+
+def test_a_step_does_not_look_at_what_waits(pair: Pair) -> None:
+    """Thousands may, while no slot is free; and where no request has a timeout none can be late."""
+
+    class Queue(deque[Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("looked through")
+
+    class Known(dict[int, Any]):
+        def values(self) -> Any:
+            raise AssertionError("looked through")
+
+    engine = engine_of(pair, slots=1)
+    requests = [engine.add(prompt, GREEDY) for prompt in PROMPTS[:3]]
+    for _ in range(2):
+        engine.step()
+    queue, known_ones = engine._waiting, engine._requests
+    engine._waiting, engine._requests = Queue(queue), Known(known_ones)
+    for _ in range(4):
+        engine.step()
+    engine._waiting, engine._requests = queue, known_ones
+    finish(engine)
+    assert [written(request) for request in requests] == [
+        [known(pair)[tuple(prompt)]] for prompt in PROMPTS[:3]
+    ]
 
 
 def test_cancelling(pair: Pair) -> None:

@@ -100,6 +100,36 @@ def test_an_abandoned_stream_frees_its_slot(llm: LLM) -> None:
     assert at_rest(llm)
 
 
+def test_a_stream_that_is_collected_as_something_is_posted(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in a cycle is thrown away wherever the collector runs: in a thread, too, that is just
+    about to post something else. It says there that the stream is over, and waits for nobody."""
+    check, answers = llm.worker.check, list[Any]()
+
+    def collecting() -> None:
+        gc.collect()
+        check()
+
+    def ask() -> None:
+        answers.extend(llm.generate(TEXTS[1], GREEDY))
+
+    gc.disable()
+    try:
+        stream = llm.stream(TEXTS[0], LONG)
+        next(stream)
+        cycle: list[Any] = [stream]
+        cycle.append(cycle)
+        del stream, cycle
+        monkeypatch.setattr(llm.worker, "check", collecting)
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(30)
+    finally:
+        gc.enable()
+    assert len(answers) == 1 and at_rest(llm)
+
+
 def test_what_was_streamed_stays_as_it_was(llm: LLM) -> None:
     """A piece doesn't change while the next ones are written."""
     params = SamplingParams(temperature=0, max_tokens=20, logprobs=1)

@@ -113,7 +113,9 @@ def test_a_pass_that_fails_leaves_no_thread() -> None:
 
 
 def test_without_a_grammar_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the text copied at each step: its numbers lie all over memory."""
     monkeypatch.setattr(threading.Thread, "start", lambda self: pytest.fail("a thread"))
+    monkeypatch.setattr(Sequence, "output", property(lambda self: pytest.fail("a copy")))
     target = ModelTarget(table_pair(3).target, 1, 64)
     sequences = begun(target, None)
     sequences[0].params = replace(sequences[0].params, min_tokens=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -316,3 +317,18 @@ def test_an_adapter_beside_a_model_is_refused(tmp_path: Path) -> None:
     for model_impl in ("auto", "native", "transformers"):
         with pytest.raises(ForetokenError, match="holds an adapter beside a model; merge it"):
             load_model(folder, model_impl=model_impl)
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_a_model_larger_than_the_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, impl: str
+) -> None:
+    """One sentence, whoever's code had asked for more than there is."""
+
+    def full(*given: Any, **options: Any) -> Any:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("foretoken.models.native.build.Transformer", full)
+    monkeypatch.setattr("foretoken.models.hf.adapter.HFModel", full)
+    with pytest.raises(ForetokenError, match="doesn't fit into the memory of cpu; take a smaller"):
+        load_model(folder, device="cpu", model_impl=impl)

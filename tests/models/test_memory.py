@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,24 @@ def test_without_lazy_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     memory.data[:] = 1
     memory.clear(PAGE, 2 * PAGE)
     assert not memory.lazy and memory.data.sum() == 7 * PAGE
+
+
+def test_a_system_without_huge_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It knows no such advice, and has the memory all the same."""
+    if not Memory(PAGE, CPU).lazy:
+        pytest.skip("this system backs memory at once")
+
+    class Refusing(mmap.mmap):
+        def madvise(self, option: int, *where: int) -> None:  # type: ignore[override]
+            if option == mmap.MADV_NOHUGEPAGE:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            super().madvise(option, *where)
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    memory = Memory(8 * PAGE, CPU)
+    memory.data[:] = 1
+    memory.clear(PAGE, 2 * PAGE)
+    assert memory.lazy and memory.data.sum() == 7 * PAGE
 
 
 @pytest.mark.parametrize("size", [2**62, 2**90])

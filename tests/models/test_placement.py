@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from transformers import LlamaConfig
 
 from foretoken.errors import ForetokenError
-from foretoken.models.placement import pick_device, pick_dtype
+from foretoken.models.placement import pick_device, pick_dtype, within_memory
 
 CPU = torch.device("cpu")
 
@@ -59,3 +60,27 @@ def test_a_device_past_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pick_device("auto") == torch.device("cuda")
     with pytest.raises(ForetokenError, match="no device 'cuda:7', as this machine has 2"):
         pick_device("cuda:7")
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+    ],
+    ids=lambda raised: type(raised).__name__,
+)
+def test_a_model_that_does_not_fit(raised: Exception) -> None:
+    said = "org/name doesn't fit into the memory of cpu; take a smaller"
+    with pytest.raises(ForetokenError, match=said) as error, within_memory("org/name", CPU):
+        raise raised
+    assert error.value.__cause__ is raised
+
+
+def test_other_errors_of_a_load_come_through() -> None:
+    for raised in (OSError(errno.EIO, "Input/output error"), RuntimeError("sizes"), KeyError("x")):
+        with pytest.raises(type(raised)) as error, within_memory("org/name", CPU):
+            raise raised
+        assert error.value is raised

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import check_pairing
 from foretoken.errors import ForetokenError
+from foretoken.models.cache import KVCache
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.native.build import build_native
 from foretoken.models.target import ModelTarget
@@ -124,6 +127,27 @@ def test_a_target_that_cannot_give_a_level_is_refused(reference: LlamaForCausalL
         check_pairing(target, drafter, TargetOnly())
     with pytest.raises(ForetokenError, match="native"):
         target.norm(torch.zeros(1, 1, 32))
+
+
+def test_a_cache_for_larger_trees_takes_the_place_of_the_first(
+    target: ModelTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both at once may be more than a GPU has room for."""
+
+    class Large(Nothing):
+        @property
+        def nodes(self) -> int:
+            return 100
+
+    first, make, there = weakref.ref(target.cache), target.model.new_cache, list[bool]()
+
+    def made(*given: Any, **options: Any) -> KVCache:
+        there.append(first() is not None)
+        return make(*given, **options)
+
+    monkeypatch.setattr(target.model, "new_cache", made)
+    target.bind(Large())
+    assert there == [False] and target.cache.spare == 101
 
 
 @torch.inference_mode()

@@ -7,8 +7,9 @@ time for is measured at the next start, and until then estimated and corrected b
 
 Measurements are cached in files under machine, threads, model and drafter: a model's speed is that
 of its shape, dtype and backend, whatever its weights are called. A file counts while a pass made
-now takes about as long as it says, since the machine may have been busy when it was made. Where no
-file can be written, everything is measured at each start.
+now takes about as long as it says, since the machine may have been busy when it was made; those of
+drafts count with that of the passes. Where no file can be written, everything is measured at each
+start.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -88,11 +89,13 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
     estimated."""
     model, until = loop.target.model, perf_counter() + _AT_MOST
     here = [*_machine(model.device), *shape_of(model)]
-    passes = completed(_passes(model, _File.of(here), until))
-    drafts: dict[str, DraftCost] = {}
+    known = _File.of(here)
+    passes, drafts = completed(_passes(model, known, until)), dict[str, DraftCost]()
+    stale = passes[1] != known.ms.get("1")  # the machine was busy when files were made, or is now
     for name, part in parts.items():
         guess = _estimated(model, part, passes[1])
         file = _File.of([*here, *_identity(part), _DRAFT])
+        file = file.cleared() if stale else file
         drafts[name] = _draft(loop, part, file, until, passes, guess)
     own = _weights(model)
     of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
@@ -185,7 +188,7 @@ def _passes(model: CausalLM, file: _File, until: float) -> dict[int, float]:
     for _ in range(2):
         if _before(until, first):
             first = timed(run, model.device)
-    kept = {int(width): ms for width, ms in file.ms.items() if width in _NAMES}
+    kept = {int(width): ms for width, ms in file.ms.items() if width in _NAMES and ms > 0}
     agrees = 1 in kept and _agree(first, kept[1])
     kept = kept if agrees else {1: first}
     pace = kept[1] / first  # of the machine when the file was made, against now
@@ -347,6 +350,12 @@ class _File:
             if isinstance(ms, dict) and all(_is_time(value) for value in ms.values()):
                 return cls(path, key, ms)
         return cls(path, key, {})
+
+    def cleared(self) -> _File:
+        """The same without what it has, which no later start takes for true either."""
+        if self.ms:
+            self.write({})
+        return replace(self, ms={})
 
     def write(self, ms: Mapping[str, float]) -> None:
         try:

@@ -74,10 +74,9 @@ class Engine:
         self._grammars = Grammars(target, self.eos_ids, structured_outputs_backend)
         self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
         self._seeds = SystemRandom() if seed is None else Random(seed)
-        self._waiting: deque[Sample] = deque()
-        self._running: list[Sample] = []
-        self._requests: dict[int, Request] = {}
-        self._changed: dict[int, Request] = {}  # in this step
+        self._waiting, self._running = deque[Sample](), list[Sample]()
+        self._requests, self._changed = dict[int, Request](), dict[int, Request]()  # in this step
+        self._limited: dict[int, Request] = {}  # in time
         self.reset_stats()
         self.prefixes = Prefixes(target, drafter, prefix_caching)
         self._guarded.call(target.bind, drafter)
@@ -107,6 +106,7 @@ class Engine:
         grammar = self._grammars.requested(prompt, params)
         request = Request(list(prompt), params, text, seed, limit, *known, grammar)
         self._requests[request.id] = request
+        self._limited |= {request.id: request} if params.timeout else {}
         self._waiting.extend(request.samples)
         return request
 
@@ -136,7 +136,8 @@ class Engine:
         changed, self._changed = self._changed, {}
         for request in changed.values():
             if request.finished:
-                self._requests.pop(request.id, None)
+                for known in (self._requests, self._limited):
+                    known.pop(request.id, None)
                 _log.debug("Request %d ended: %s", request.id, request.stats)
         return [request.snapshot() for request in changed.values()]
 
@@ -149,8 +150,7 @@ class Engine:
         return [request.snapshot() for request in requests.values()]
 
     def _advance_all(self) -> None:
-        now = perf_counter()
-        self._end_late(now)
+        self._end_late(now := perf_counter())
         self._admit()
         ready = self._prefill()
         for sample, done in self._decode(ready):
@@ -160,15 +160,14 @@ class Engine:
 
     def _end_late(self, now: float) -> None:
         """End the requests whose time is over."""
-        for request in list(self._requests.values()):
-            timeout = request.params.timeout
-            if timeout is not None and now - request.stats.arrived >= timeout:
+        for request in list(self._limited.values()):
+            if now - request.stats.arrived >= (request.params.timeout or 0):
                 self._end(request, "timeout")
 
     def _admit(self) -> None:
         """Begin what fits, in the order of arrival: what is next in turn waits for its memory, and
         what waits for its grammar lets others pass."""
-        for sample in admissible(self._waiting, idle=not self._running):
+        for sample in admissible(self._waiting if self.target.free else (), idle=not self._running):
             if not (self.target.free and self.target.budget.fits(sample.longest)):
                 break
             self._waiting.remove(sample)
@@ -360,6 +359,7 @@ class Engine:
     def _end(self, request: Request, reason: str) -> None:
         """End the samples of a request that haven't ended."""
         self._changed[request.id] = request
+        self._limited.pop(request.id, None)
         for sample in request.samples:
             if not sample.ended:
                 sample.abort(reason)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from foretoken.engine.stats import RequestStats
 from foretoken.errors import ForetokenError
@@ -55,6 +57,16 @@ class CompletionOutput:
     cumulative_logprob: float | None = None
     drafts: list[Draft] | None = None
 
+    def first(self, tokens: int, drafts: int) -> CompletionOutput:
+        """A copy with so many tokens, and the drafts of so many steps."""
+        return replace(
+            self,
+            token_ids=self.token_ids[:tokens],
+            accepted=self.accepted[:tokens],
+            logprobs=None if self.logprobs is None else self.logprobs[:tokens],
+            drafts=None if self.drafts is None else self.drafts[:drafts],
+        )
+
 
 @dataclass(slots=True)
 class RequestOutput:
@@ -94,23 +106,24 @@ class RequestOutput:
 
     def copy(self) -> RequestOutput:
         """The output as it stands now; the samples of this one go on growing."""
-        outputs = [
-            replace(
-                sample,
-                token_ids=list(sample.token_ids),
-                accepted=list(sample.accepted),
-                logprobs=None if sample.logprobs is None else list(sample.logprobs),
-                drafts=None if sample.drafts is None else list(sample.drafts),
-            )
-            for sample in self.outputs
-        ]
-        read = self.prompt_logprobs
+        return self.standing()()
+
+    def standing(self) -> Callable[[], RequestOutput]:
+        """What gives a copy of the output as it stands now, whenever it is called: lists only grow,
+        so that until then their lengths are all that has to be kept."""
+        lengths = [(len(sample.token_ids), len(sample.drafts or ())) for sample in self.outputs]
+        samples, stats = [replace(sample) for sample in self.outputs], self.stats.copy()
+        now = replace(self, outputs=samples, stats=stats)
+        return partial(now._first, lengths, len(self.prompt_logprobs or ()))
+
+    def _first(self, lengths: Seq[tuple[int, int]], read: int) -> RequestOutput:
+        """A copy with so many tokens and drafts of each sample, and places of the prompt."""
+        known, pairs = self.prompt_logprobs, zip(self.outputs, lengths, strict=True)
         return replace(
             self,
             prompt_token_ids=list(self.prompt_token_ids),
-            outputs=outputs,
-            stats=self.stats.copy(),
-            prompt_logprobs=None if read is None else list(read),
+            outputs=[sample.first(tokens, drafts) for sample, (tokens, drafts) in pairs],
+            prompt_logprobs=None if known is None else known[:read],
         )
 
     @property

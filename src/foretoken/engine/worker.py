@@ -48,7 +48,9 @@ class Worker:
         self._engine: Engine | None = engine
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._receivers: dict[int, Receiver] = {}
-        self._posting = threading.Lock()
+        # A thread may take it twice: while it posts, the collector may have it throw a stream away,
+        # which posts too.
+        self._posting = threading.RLock()
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._gone = "This LLM is closed; load another one."

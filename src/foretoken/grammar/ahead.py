@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from threading import Thread
+from typing import Protocol
 
 from foretoken.errors import caught
 from foretoken.grammar.constraint import Constraint
@@ -14,18 +15,32 @@ Paths = Callable[[], list[list[list[int]]]]
 """Host lists [sequence][place] of the draft tokens that lead to each place."""
 
 
+class Text(Protocol):
+    """A sequence, as far as it is read here."""
+
+    @property
+    def constraint(self) -> Constraint | None:
+        """None without a grammar."""
+        ...
+
+    @property
+    def output(self) -> list[int]:
+        """A copy of what it has written."""
+        ...
+
+
 @contextmanager
-def filled_ahead(texts: Seq[tuple[Constraint | None, list[int]]], paths: Paths) -> Iterator[Paths]:
+def filled_ahead(texts: Seq[Text], paths: Paths) -> Iterator[Paths]:
     """The paths. Meanwhile a thread works out the places of the sequences that have a grammar;
-    leaving waits for it. texts: each sequence's grammar and output."""
-    if all(constraint is None for constraint, _ in texts):
+    leaving waits for it."""
+    if all(text.constraint is None for text in texts):  # then no output is copied
         yield paths
         return
-    known = paths()
+    known, given = paths(), [(text.constraint, text.output) for text in texts]
 
     def fill() -> None:
         try:
-            for (constraint, output), own in zip(texts, known, strict=True):
+            for (constraint, output), own in zip(given, known, strict=True):
                 if constraint is not None:
                     constraint.places(output, own)
         except caught():

@@ -26,7 +26,7 @@ from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import backends, check, offloaded, transformer
 from foretoken.models.native.backends import pages
 from foretoken.models.native.build import build_native
-from foretoken.models.placement import pick_device, pick_dtype
+from foretoken.models.placement import pick_device, pick_dtype, within_memory
 from foretoken.models.reduced_vocabulary import first_and_ends
 from foretoken.models.seq2seq import load as seq2seq
 from foretoken.progress import each_once, track_late
@@ -84,7 +84,8 @@ def load_model(
             f"doesn't: {theirs}; leave it out."
         )
     if getattr(config, "is_encoder_decoder", False):
-        return seq2seq.load(folder, config, kind, place, backend, model_impl)
+        with within_memory(source, place):
+            return seq2seq.load(folder, config, kind, place, backend, model_impl)
     if model_impl == "native" and reason:
         raise ForetokenError(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
@@ -95,7 +96,8 @@ def load_model(
         _check_no_backend(backend, source, reason)
         from foretoken.models.hf import adapter
 
-        return adapter.load(folder, kind, place, trust_remote_code)
+        with within_memory(source, place):
+            return adapter.load(folder, kind, place, trust_remote_code)
     runner, linear = backends.split(backend)
     chosen = dtype == "auto" and linear == "auto"
     lying = here and gguf.has_blocks(folder)
@@ -112,7 +114,9 @@ def load_model(
     if draft_vocab_size is not None:
         ends = eos_ids(config) | generation_ends(folder)
         ids = first_and_ends(draft_vocab_size, config.vocab_size, ends)
-    return load_native(folder, config, kind, place, backend, narrow, whole, weights_memory, ids)
+    given = folder, config, kind, place, backend, narrow, whole, weights_memory, ids
+    with within_memory(source, place):
+        return load_native(*given)
 
 
 def _unsupported(folder: Path, config: Any) -> str | None:

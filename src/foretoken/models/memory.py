@@ -9,6 +9,7 @@ where it stood, for compiled loops as for captured graphs. The idea is vAttentio
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import sys
 
@@ -36,8 +37,9 @@ class Memory:
         # Not counted against what the machine has, as little of it is going to be written.
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
         self._map = mmap.mmap(-1, max(size, PAGE), flags=flags)
-        # A huge page for each head's first token would be most of a small cache.
-        self._map.madvise(mmap.MADV_NOHUGEPAGE)
+        with contextlib.suppress(OSError):  # a system may be built without huge pages
+            # One for each head's first token would be most of a small cache.
+            self._map.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(self._map, dtype=torch.uint8)
 
     def clear(self, start: int, end: int) -> None:

@@ -1,7 +1,11 @@
-"""Where a model is computed, and in what numbers."""
+"""Where a model is computed, and in what numbers; and what is said where it doesn't fit there."""
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -56,3 +60,26 @@ def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> t
             "'float64'."
         )
     return _DTYPES[given]
+
+
+@contextmanager
+def within_memory(source: str | Path, device: torch.device) -> Iterator[None]:
+    """Loads a model. Raises `ForetokenError` where there is no memory left for it."""
+    try:
+        yield
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not _lacks_memory(error):
+            raise
+        raise ForetokenError(
+            f"{source} doesn't fit into the memory of {device}; take a smaller or a quantised "
+            "model or another dtype, or on a CPU weights_memory, by which layers are read as they "
+            "run."
+        ) from error
+
+
+def _lacks_memory(error: MemoryError | OSError | RuntimeError) -> bool:
+    """Whether it is what Python, the system, torch or a GPU raises where memory is at an end."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "DefaultCPUAllocator" in str(error)

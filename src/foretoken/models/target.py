@@ -79,6 +79,7 @@ class ModelTarget:
         self.hidden = drafter.wants.hidden  # read after `bind`, which may set it, as are its nodes
         if drafter.nodes > self.nodes:
             self.nodes = drafter.nodes
+            del self.cache  # a GPU, where all of it is there at once, may not have room for two
             self.cache = self._new_cache()
         if "f" in drafter.wants.levels:
             self.cache.keep_windows()

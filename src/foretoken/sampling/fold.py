@@ -95,7 +95,7 @@ def _peaks(logits: Tensor, counts: Seq[int] | None) -> tuple[Tensor, Tensor]:
     if counts is None:
         top = likeliest(logits)
         peak = logits.gather(-1, top[..., None])[..., 0]  # NaN, if there is one, wins a maximum
-        return top, peak.isfinite().logical_not_()
+        return top, (peak - peak) != 0  # infinite less infinite is NaN, which isn't 0
     top = torch.zeros(logits.shape[:2], dtype=torch.long, device=logits.device)
     bad = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
     for row, count in enumerate(counts):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.protocols import Scores
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.paths import longest_match, path_to
 
 # slots 1 and 2 hang below the root, 3 below 1, 4 below 2, 5 below 4
@@ -59,3 +61,39 @@ def test_point_masses_are_not_asked() -> None:
     trees = DraftTree(torch.tensor([[5, 5, 6, 7, 8]]), [5], PARENTS)
     path, lengths, token, _ = longest_match(trees, certain, choose)
     assert path[0, : lengths[0]].tolist() == [1, 3] and token.tolist() == [1]
+
+
+@pytest.mark.parametrize("kind", [Kind.CHOSEN, Kind.INDEPENDENT, Kind.AUXILIARY, None])
+@pytest.mark.parametrize("parents", [None, [0, 0, 1, 2]])
+def test_lists_say_what_tensors_do(kind: Kind | None, parents: list[int] | None) -> None:
+    """Of chains and trees, of as many nodes as a row has, no auxiliary one among those accepted.
+    None: some nodes are."""
+    torch.manual_seed(0)
+
+    class Certain(Scores):
+        @property
+        def certain(self) -> Tensor:
+            return chosen
+
+    def choose(distributions: Tensor, depths: Tensor) -> Tensor:
+        """By tensors: the distributions say at which slots."""
+        return distributions.argmax(-1)
+
+    for _ in range(50):
+        counts, chosen = torch.randint(0, 5, (3,)).tolist(), torch.randint(0, 2, (3, 5))
+        kinds = torch.randint(0, 2, (3, 4), dtype=torch.int8) * Kind.AUXILIARY
+        trees = DraftTree(
+            torch.randint(0, 2, (3, 4)),
+            counts,
+            parents=None if parents is None else torch.tensor([parents] * 3),
+            kinds=kinds if kind is None else None,
+            kind=kind or Kind.CHOSEN,
+        )
+        probs = F.one_hot(chosen, 2).double()
+        given = probs.log(), probs, torch.zeros(3, 5, dtype=torch.bool)
+        wanted = longest_match(trees, Scores(*given), choose)
+        got = longest_match(trees, Certain(*given), choose)
+        assert got.lengths.tolist() == wanted.lengths.tolist()
+        assert got.token.tolist() == wanted.token.tolist()
+        for mine, other, length in zip(got.path, wanted.path, got.lengths, strict=True):
+            assert mine[:length].tolist() == other[:length].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import threading
 from functools import partial
 from pathlib import Path
@@ -134,9 +135,18 @@ def test_the_compiler_itself(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the user's cache folder, or where the user says; torch's own choice is a temporary one."""
+    """In the user's cache folder, or where the user says; torch's own choice is a temporary one. A
+    container's user may have no name."""
+
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    compiled._store_results()
+    assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_me")
     compiled._store_results()
     assert compiled.os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "inductor")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/elsewhere")

@@ -81,13 +81,6 @@ def test_what_is_no_number_stays_so() -> None:
 
 
 @needs("int8")
-def test_no_rows() -> None:
-    """Nothing is divided by their number, which would end the process."""
-    linear = made("int8", torch.randn(40, 12), torch.randn(40))
-    assert linear(torch.empty(2, 0, 12)).shape == (2, 0, 40)
-
-
-@needs("int8")
 def test_int8_without_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """FBGEMM says nearly the same: its activations have the same levels or twice as many."""
     torch.manual_seed(0)

@@ -32,6 +32,14 @@ def test_a_row_alone_and_among_64(name: str, shape: tuple[int, int]) -> None:
         torch.set_num_threads(before)
 
 
+@each("int8", "panels", "half")
+def test_no_rows(name: str) -> None:
+    """There is no loop for so many, and nothing is divided by their number: either would end the
+    process."""
+    linear = made(name, torch.randn(160, 12).half().float(), torch.randn(160))
+    assert linear(torch.empty(2, 0, 12)).shape == (2, 0, 160)
+
+
 @each("panels", "half")
 @pytest.mark.parametrize("flags", PATHS, ids=" ".join)
 def test_other_instructions_give_the_same_bits(

@@ -21,6 +21,7 @@ from foretoken.models.native.backends import kernels, panels, whole
 from foretoken.models.native.backends.whole import spans
 from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
+from foretoken.testing import native, tiny_transformers
 from foretoken.trees.from_lists import from_paths
 from stored_models import CLASSES, config_class
 from whole_passes import fresh
@@ -326,3 +327,14 @@ def test_the_loops_are_built_only_where_they_can_run(monkeypatch: pytest.MonkeyP
     """It takes a minute, which a model on a GPU or in another dtype must not wait for."""
     monkeypatch.setattr(kernels, "library", lambda: pytest.fail("the loops were asked for"))
     assert fresh().whole is None
+
+
+def test_plain_layers_have_nothing_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loops of a CPU take some time to build, and a compiler."""
+
+    def built() -> None:
+        raise AssertionError("The loops were asked for.")
+
+    monkeypatch.setattr(kernels, "library", built)
+    model = native(tiny_transformers(dtype=torch.float32))
+    assert isinstance(model, Transformer) and model.whole is None

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import getpass
 import logging
 import os
 import tempfile
@@ -175,8 +174,8 @@ class Compiled:
 
 def _store_results() -> None:
     """Store results for good, unless the user names a folder; torch's is a temporary one."""
-    temporary = str(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
-    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", temporary) == temporary:
+    temporary = str(Path(tempfile.gettempdir(), "torchinductor_"))  # with a user's name, if any
+    if os.environ.get("TORCHINDUCTOR_CACHE_DIR", temporary).startswith(temporary):
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(cache_folder() / "inductor")
 
 

@@ -179,6 +179,7 @@ static Rows<float> apart(const float *x, long M, long K, std::vector<float> &roo
 // One thread's share of y[M][N] = x wᵀ + bias; `sum`, if given, has its D columns added to.
 static void share(const float *x, const Matrix &whole, float *y, long M, float *sum, long D,
                   long who, long of) {
+  if (!M) return;  // the loops are for one row or more
   long before = 0;
   std::vector<float> spread;
   for (const Matrix *part = &whole; part; before += part->columns, part = part->rest) {

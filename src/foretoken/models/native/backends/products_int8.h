@@ -122,7 +122,6 @@ static void times_int8(const Levels &x, const Matrix &m, float *y, long p, long 
 }
 
 static void panels_int8(const float *x, const Matrix &m, float *y, long M, long first, long end) {
-  if (!M) return;  // no tile would divide what is fetched
   static thread_local Levels levels;
   static thread_local std::vector<int32_t> sums;
   long fours = (m.K + 3) / 4, most = M <= ROWS_INT8 ? together_int8(M) : 1;

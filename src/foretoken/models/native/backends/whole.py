@@ -74,13 +74,15 @@ class _Pass(ctypes.Structure):
 def whole_for(shape: Shape, layers: Seq[Layer], ropes: Seq[Table]) -> Whole | None:
     """What runs these layers, or None where the loops can't run some part of them; the `ropes` have
     the model's dtype."""
+    if not all(map(served, layers)):  # else nothing need be built
+        return None
     if not kernels.supports(ropes[0].dtype, ropes[0].device):
         return None
     loops = kernels.library()
     assert loops is not None
     width, heads = loops.width(), shape.heads + 2 * shape.kv_heads
     fits = shape.head_dim % (width // 2) == 0 and heads * shape.head_dim % width == 0
-    return Whole(shape, layers, ropes) if fits and all(map(served, layers)) else None
+    return Whole(shape, layers, ropes) if fits else None
 
 
 def served(layer: Layer) -> bool:
