@@ -245,10 +245,6 @@ class SmallTree(BaseDrafter):
             tree = sample(propose, self._widths, limits, model.device, draws.take(rows), kind)
         return assemble([(rows, tree)], len(sequences), model.device)
 
-    def _greedy_widths(self, sequences: int) -> Widths:
-        planner = self._planner
-        return self._widths if planner is None else planner.tree(sequences, self._widths)
-
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         for model in self._models:
             model.follow(sequences, steps)
