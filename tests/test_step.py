@@ -17,6 +17,7 @@ from foretoken import LLM, SamplingParams
 from foretoken.engine.engine import Engine
 from foretoken.sampling import fold
 from foretoken.testing import Pair
+from foretoken.verify.shared import paths
 
 TRANSFERS = {"tolist", "item", "cpu", "nonzero", "__bool__", "__int__", "__float__", "__index__"}
 PROMPT = [5, 9, 2, 5, 9, 2, 5]
@@ -70,7 +71,11 @@ def begun(pair: Pair, method: str, batch: int) -> Engine:
 
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("method", ["plain", "pld", "sps"])
-def test_a_step_transfers_once(pair: Pair, method: str, batch: int) -> None:
+def test_a_step_transfers_once(
+    pair: Pair, method: str, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it is done on a GPU, where what is compared as lists on a CPU would be transferred."""
+    monkeypatch.setattr(paths, "_on_host", lambda x: False)
     engine = begun(pair, method, batch)
     for _ in range(4):
         with Transfers() as transfers:

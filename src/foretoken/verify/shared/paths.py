@@ -39,7 +39,7 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
     """
     certain = scores.certain
     asked = trees.nodes > 0 or not trees.is_chain
-    if asked and certain is not None and certain.device.type == "cpu":
+    if asked and certain is not None and _on_host(certain):
         return (_followed_on_host if trees.is_chain else _matched_on_host)(trees, certain)
     if trees.is_chain:
         chosen = choose(scores.probs, trees.depths) if certain is None else certain
@@ -60,6 +60,11 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
         token = torch.where(accepts[:, None], _chosen(trees, scores, choose, last), token)
     path, lengths = path_to(trees, last)
     return Verdict(path, lengths, token[:, 0])
+
+
+def _on_host(x: Tensor) -> bool:
+    """Whether reading it as a list transfers nothing between devices."""
+    return x.device.type == "cpu"
 
 
 def _followed_on_host(trees: DraftTree, certain: Tensor) -> Verdict:
