@@ -625,3 +625,13 @@ def test_a_precision_is_shown_once_all_prompts_answered() -> None:
     table, below = page.precisions(known).split("\n\n")
     assert len(table.splitlines()) == 2 + len(cell["rows"]) and "float32" not in table + below
     assert f"in float16: {cell['prompts']} prompts, " in below
+
+
+def test_the_whole_file_is_shown_once_it_is_answered() -> None:
+    known = json.loads((BENCHMARKS / "results" / "real.json").read_text(encoding="utf-8"))
+    [whole] = (cell for cell in known["cells"] if cell["stage"] == "whole")
+    for complete in (True, False):
+        whole["complete"] = complete
+        said = page.best(known)
+        assert (f"Over all {whole['prompts']} questions" in said) == complete
+        assert ("Over all" in said.partition("**Qwen")[0]) == complete

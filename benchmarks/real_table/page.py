@@ -68,7 +68,8 @@ def _best(cells: Sequence[Record], target: str) -> str:
     title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds}; {where})"
     head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "whole calls"]
     table = markdown([*head, "at temperature 1"], rows, 2)
-    below = [elsewhere(own, greedy, others), _looping(own, shown), _options(shown)]
+    below = [elsewhere(own, greedy, others), _looping(own, shown)]
+    below += [_whole_file(cells, target), _options(shown)]
     return f"{title}\n\n{table}{''.join(below)}"
 
 
@@ -103,6 +104,23 @@ def _looping(cell: Record, shown: Sequence[Record]) -> str:
         "[loop](docs/metrics.md#degenerate-text). By the engine's own clock, which leaves out what "
         f"a draft model reads of the prompt, the others alone are over plain: {', '.join(without)}."
     )
+
+
+def _whole_file(cells: Sequence[Record], target: str) -> str:
+    """What our methods gain over all questions of the benchmark's file, once all are answered."""
+    found = [
+        c for c in cells if (c["stage"], c["target"], c["complete"]) == ("whole", target, True)
+    ]
+    said = ""
+    for cell in found:
+        rows = [row for row in cell["rows"] if row["method"] != BASELINE and row["over_plain"]]
+        speeds = [f"{code(r['method'])} {_over(r, r['method'], 'over_plain')}" for r in rows]
+        said += (
+            f"\n\nOver all {cell['prompts']} questions of Spec-Bench ({cell['turns']} turns; "
+            f"{_machine(cell)}, {cell['dates'][-1][:10]}), by the same clock, over plain: "
+            f"{', '.join(speeds)}."
+        )
+    return said
 
 
 def _options(shown: Sequence[Record]) -> str:

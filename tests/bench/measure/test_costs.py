@@ -72,7 +72,7 @@ def test_rounds_are_interleaved(methods: dict[str, LLM], monkeypatch: pytest.Mon
     """A size is timed once a round; the first round is left out, the others' median taken."""
     clock = Clock()
     monkeypatch.setattr(costs, "_timed", clock)
-    monkeypatch.setattr(costs, "_WARM", 0.0)  # one pass
+    monkeypatch.setattr(costs, "_WARM", 1)
     found = costs.measure_costs(methods["sps"], {"sps": methods["sps"]}, context=8, repeats=3)
     each = 2 * (1 + len(costs.WIDTHS)) + 1  # of target and draft model, and the memory
     assert clock.reads == [each, 2 * each, 3 * each, 4 * each]
@@ -177,3 +177,23 @@ def test_passes_that_score_more_than_drafts_are_left_out(pair: Pair) -> None:
     """Lookahead's window is in every pass and in no record's drafted tokens."""
     llm = LLM(pair.target, speculative_config={"method": "lookahead"})
     assert costs.measure_costs(llm, {"lookahead": llm}, context=8, repeats=1)["drafts"] == {}
+
+
+@pytest.mark.parametrize(("seconds", "passes"), [(0.0, 12), (0.2, 2)])
+def test_caches_are_filled_first(
+    methods: dict[str, LLM], monkeypatch: pytest.MonkeyPatch, seconds: float, passes: int
+) -> None:
+    """By a dozen passes, or as many as end within 0.3 seconds and the one that doesn't."""
+    case = costs._PassTimes(methods["pld"].model, 1, 8)
+    now, widths = 0.0, []
+
+    def milliseconds(width: int) -> float:
+        nonlocal now
+        now += seconds
+        widths.append(width)
+        return 0.0
+
+    monkeypatch.setattr(case, "milliseconds", milliseconds)
+    monkeypatch.setattr(costs, "perf_counter", lambda: now)
+    case.warm(costs._WARM)
+    assert widths == [1] * passes

@@ -31,9 +31,11 @@ CONTEXT = 128
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
 _ARRAY_BYTES = 512 * 2**20
-# Seconds of warm-up: about ten passes of a target that fits into a cache, and one of a larger one.
-# A draft model gets one pass: in decoding the target's passes drive it out of the cache each time.
-_WARM = 0.01
+# Passes of the target before those that are timed, and seconds after which no other begins. What
+# fits into a cache lies there in decoding, and it takes ten passes until it does (SmolLM2-135M's
+# 98 MB in one of 260: 5.3 ms the first, 3.3 from the twelfth on). A draft model gets one pass: in
+# decoding the target's passes drive it out of the cache each time.
+_WARM, _LONGEST = 12, 0.3
 
 PassCost = Callable[[int, float], float]
 """(sequences, tokens of all of them together) -> milliseconds of a pass."""
@@ -112,7 +114,7 @@ class Meter:
         """Time everything once; the first time does not count."""
         self._rounds += 1
         for case in (case for cases in self._cases.values() for case in cases):
-            case.warm(_WARM if case.model is self._model else 0.0)
+            case.warm(_WARM if case.model is self._model else 1)
             for width in case.times:
                 ms = case.milliseconds(width)
                 if self._rounds:
@@ -156,12 +158,13 @@ class _PassTimes:
         self._probe = PassProbe(model, batch, context, max(widths))
         self.kv_bytes = self._probe.kv_bytes
 
-    def warm(self, seconds: float) -> None:
-        """Fill the caches for so long, at least by a pass: what fits takes several to stay."""
+    def warm(self, passes: int) -> None:
+        """Fill the caches by so many passes over one token, or fewer long ones."""
         began = perf_counter()
-        self.milliseconds(1)
-        while perf_counter() - began < seconds:
+        for _ in range(passes):
             self.milliseconds(1)
+            if perf_counter() - began > _LONGEST:
+                break
 
     def milliseconds(self, width: int) -> float:
         """The time of one pass over this many tokens of each sequence."""
