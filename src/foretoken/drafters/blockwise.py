@@ -31,7 +31,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.rank_trees import tree_acceptance
-from foretoken.trainable.root_states import LastStates
+from foretoken.trainable.root_states import LastStates, drafting
 from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.join import assemble
 
@@ -91,13 +91,12 @@ class Blockwise(BaseDrafter):
         return tree_acceptance(heads.ranks(lesson), lesson.max_nodes, chain)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        drafting = [row for row, budget in enumerate(budgets) if budget > 0]
-        known, states = self._states.available([sequences[row] for row in drafting])
+        rows, states = drafting(self._states, sequences, budgets)
         if states is None:
             return assemble([], len(sequences), self._access.device)
         length = self._length(self._heads)
         tokens = self._access.head(self._heads.states(states)[:, :length]).argmax(-1)
-        rows, chains = [drafting[row] for row in known], DraftTree(tokens, [length] * len(known))
+        chains = DraftTree(tokens, [length] * len(rows))
         return assemble([(rows, chains)], len(sequences), self._access.device).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:

@@ -84,6 +84,15 @@ class LastStates:
         pass
 
 
+def drafting(
+    states: RootStates, sequences: Seq[Sequence], budgets: Seq[int]
+) -> tuple[list[int], Tensor | None]:
+    """The rows that may draft and have a state, and these states [rows, D]."""
+    asked = [row for row, budget in enumerate(budgets) if budget > 0]
+    rows, found = states.available([sequences[row] for row in asked])
+    return [asked[row] for row in rows], found
+
+
 def last_slot(step: Step) -> int:
     """The slot after which the last token was sampled; in prefill the last one read."""
     return step.read - 1 if step.read else step.path[-1] if step.path else 0

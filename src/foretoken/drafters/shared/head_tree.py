@@ -39,7 +39,7 @@ from foretoken.trainable.rank_trees import (
     tree_acceptance,
     tree_from_option,
 )
-from foretoken.trainable.root_states import LastStates, RootStates
+from foretoken.trainable.root_states import LastStates, RootStates, drafting
 from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.grow import MEDUSA_63, Propose, expand, widths_of
 from foretoken.trees.join import assemble
@@ -177,11 +177,11 @@ class HeadTree(BaseDrafter):
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         paths = self._planner.tree(len(sequences), self._given)
-        drafting = [row for row, budget in enumerate(budgets) if budget > 0] if paths else []
-        known, states = self._states.available([sequences[row] for row in drafting])
+        if not paths:
+            return assemble([], len(sequences), self._access.device)
+        rows, states = drafting(self._states, sequences, budgets)
         if states is None:
             return assemble([], len(sequences), self._access.device)
-        rows = [drafting[row] for row in known]
         roots = torch.tensor([sequences[row].tokens[-1] for row in rows], device=states.device)
         tree = self.build_tree(paths, states, roots, [budgets[row] for row in rows])
         return assemble([(rows, tree)], len(sequences), self._access.device)
