@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -37,6 +38,7 @@ class Counted(ModelTarget):
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(costs, "target_for", Counted)
     monkeypatch.setattr(costs, "_ENOUGH", 0.0)  # as if each pass took long
+    monkeypatch.setattr(costs, "_WARMING", 0.0)
     Counted.passes.clear()
     return Counted.passes
 
@@ -67,6 +69,29 @@ def test_costs_are_measured_once(
     assert passes() == first
     now = kept_files(cache)
     assert now.keys() == kept.keys() and all(now[path] != kept[path] for path in kept)
+
+
+def test_the_first_passes_dont_count(
+    pair: Pair, cache: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that fits into a large cache is faster from the tenth pass on; what was measured
+    then still holds at the next start."""
+
+    def timed(work: Callable[[], object], device: torch.device) -> float:
+        work()
+        return 5.0 if len(counted) < 10 else 3.0 + counted[-1] / 100
+
+    monkeypatch.setattr(costs, "_WARMING", 60.0)
+    monkeypatch.setattr(costs, "_AT_MOST", 60.0)
+    monkeypatch.setattr(costs, "timed", timed)
+
+    def passes() -> int:
+        counted.clear()
+        LLM(pair.target, speculative_config={"method": "auto"})
+        return len(counted)
+
+    first, again = passes(), passes()
+    assert again == 1 + costs._WARM < first
 
 
 def test_drafts_of_a_busy_machine_are_forgotten(

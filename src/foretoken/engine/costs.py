@@ -51,6 +51,9 @@ _NAMES = frozenset(map(str, WIDTHS))
 
 _AT_MOST = 0.5  # seconds of measuring at a start
 _URGENT = (8, 4, 16, 2, 32, 64)  # widths after the first, those first that say most of the curve
+# Passes of one token before the one that counts, while they take so many seconds: a target that
+# fits into a large third-level cache lies there in decoding, and it takes ten passes until it does.
+_WARM, _WARMING = 12, 0.05
 _TWICE = 16  # passes over 2 to so many tokens are made twice, and the first doesn't count
 _PER_TOKEN = 1 / 16  # of a plain pass: what a token beyond the widest timed pass costs at least
 _CONTEXT = 32  # tokens
@@ -185,8 +188,9 @@ def _passes(model: CausalLM, file: _File, until: float) -> dict[int, float]:
     _wait(model.device)
     first = 1000 * (perf_counter() - began)  # it has read a token; slow, as it is the first pass
     run = partial(probe.run, 1)
-    for _ in range(2):
-        if _before(until, first):
+    for number in range(1 + _WARM):
+        warming = number < 2 or perf_counter() - began < _WARMING
+        if warming and _before(until, first):
             first = timed(run, model.device)
     kept = {int(width): ms for width, ms in file.ms.items() if width in _NAMES and ms > 0}
     agrees = 1 in kept and _agree(first, kept[1])
