@@ -81,6 +81,7 @@ def test_the_first_passes_dont_count(
         work()
         return 5.0 if len(counted) < 10 else 3.0 + counted[-1] / 100
 
+    monkeypatch.setattr(costs, "_ENOUGH", 60.0)
     monkeypatch.setattr(costs, "_WARMING", 60.0)
     monkeypatch.setattr(costs, "_AT_MOST", 60.0)
     monkeypatch.setattr(costs, "timed", timed)
