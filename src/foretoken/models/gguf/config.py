@@ -33,7 +33,10 @@ _IDS = {
 }
 ENDS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 _TOKENS = "tokenizer.ggml.tokens"
-_ENDS_OF_TURNS = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>"}
+_KNOWN_ENDS = {
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>", "_<EOT>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>"),
+}
 _KNOWN = {
     *_NUMBERS,
     *("attention.head_count_kv", "attention.key_length", "attention.value_length", "vocab_size"),
@@ -157,13 +160,14 @@ def _vocabulary(numbers: _Numbers) -> int:
 
 def ends(file: GGUFFile) -> frozenset[int]:
     """The ids of the tokens that end a text: of the whole, of a turn, of a message. Where the file
-    names none of a turn, they are known by their texts, as in llama.cpp."""
+    names none of a turn, all are known by their texts too, as in llama.cpp: the one that it names
+    of a model for chats is a turn's as a rule, and after other texts the whole's is written."""
     ids = [file.metadata[key] for key in ENDS if key in file.metadata]
     if any(type(i) is not int or i < 0 for i in ids):
         raise file.refusal(f"its end-of-text ids are {shown(ids)}")
     named = ENDS[1] in file.metadata or _TOKENS not in file.metadata
     tokens = [] if named else file.strings(_TOKENS)
-    return frozenset([*ids, *(i for i, token in enumerate(tokens) if token in _ENDS_OF_TURNS)])
+    return frozenset([*ids, *(i for i, token in enumerate(tokens) if token in _KNOWN_ENDS)])
 
 
 def dtype_of(file: GGUFFile) -> torch.dtype:
