@@ -297,10 +297,15 @@ def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> d
 
 def completed(file: GGUFFile, made: Any) -> Any:
     """transformers' reading of another architecture, with what it leaves at its class's default:
-    Gemma 2's soft caps, and the scale of its scores, which follows from the size as in
-    llama.cpp."""
+    the base of the rotation (StarCoder 2's), Phi 3's window, of which 0 is none, Gemma 2's soft
+    caps, and the scale of its scores, which follows from the size as in llama.cpp."""
+    numbers, rope = _Numbers(file), getattr(made, "rope_parameters", None)
+    if isinstance(rope, dict) and "rope_theta" in rope:
+        rope["rope_theta"] = _base(numbers, "rope.freq_base", rope["rope_theta"])
+    if made.model_type == "phi3":
+        made.sliding_window = numbers.get("attention.sliding_window", None) or None
     if made.model_type == "gemma2":
-        numbers, largest = _Numbers(file), made.num_hidden_layers == _LARGEST_GEMMA2
+        largest = made.num_hidden_layers == _LARGEST_GEMMA2
         for name in ("attn_logit_softcapping", "final_logit_softcapping"):
             setattr(made, name, numbers.get(name, getattr(made, name)))
         width = made.hidden_size // made.num_attention_heads
