@@ -16,7 +16,7 @@ READING_SOURCES: dict[str, Mutant] = {
     ),
     "the encoder sees padding": Mutant(
         f"{SEQ2SEQ}.stack:Stack.encode",
-        "padding_mask(lengths, states.dtype, states.device)",
+        "padding_mask(lengths, embedded.dtype, states.device)",
         "padding_mask([max(lengths)] * len(lengths), states.dtype, states.device)",
         (_PADDING,),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
+from transformers import dynamic_module_utils
 
 from case_names import case_name
 from foretoken import LLM
@@ -27,6 +30,7 @@ from foretoken.models.load import (
 )
 from foretoken.models.native.check import CYCLE
 from foretoken.testing import logits_after, native, tiny_transformers
+from models.drafting.test_draft_model import with_code
 from stored_models import (
     FAMILIES,
     IDS,
@@ -71,6 +75,29 @@ def test_where_there_is_no_checkpoint(name: str) -> None:
     """Nothing is fetched for a name that can't be a hub id; what may be given is said."""
     with pytest.raises(ForetokenError, match="There is no checkpoint folder"):
         find(name)
+
+
+def test_what_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that comes with a model too, which runs where it may; weights that are there again for
+    other programs are left where they are."""
+    there, here = with_code(tmp_path / "there"), tmp_path / "here"
+    shutil.copy(there / "model.safetensors", there / "consolidated.safetensors")
+    (there / "original").mkdir()
+    shutil.copy(there / "model.safetensors", there / "original" / "model.safetensors")
+
+    def download(name: str, **patterns: Any) -> str:
+        files = [str(path.relative_to(there)) for path in there.rglob("*") if path.is_file()]
+        for file in filter_repo_objects(files, **patterns):
+            (here / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(there / file, here / file)
+        return str(here)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    with pytest.raises(ForetokenError, match="code that comes with it, which may not run"):
+        load_model("org/own", device="cpu")
+    assert isinstance(load_model("org/own", device="cpu", trust_remote_code=True), HFModel)
+    assert [path.name for path in here.rglob("*.safetensors")] == ["model.safetensors"]
 
 
 def test_a_backend_that_would_not_run_is_refused(folder: Path) -> None:

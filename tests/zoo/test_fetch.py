@@ -123,6 +123,7 @@ def test_without_hub_and_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_repository_and_a_file_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"config.json": b"{}", "model.safetensors": b"x", "a.gguf": b"y", "x.bin": b"z"}
+    files |= {"consolidated.safetensors": b"x", "original/model.safetensors": b"x"}  # again
     hub = Hub(tmp_path / "hub", files).use(monkeypatch)
     folder = fetch("org/name")
     assert folder == tmp_path / "hub" / "org" / "name"

@@ -34,10 +34,10 @@ from foretoken.progress import each_once, track_late
 _log = logging.getLogger(__name__)
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
 """Files of a folder that means to have a tokenizer."""
-
-
-FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja")
-"""Patterns of a repository's files that belong to a checkpoint."""
+FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken")
+"""Patterns of a repository's files that belong to a checkpoint; code in it runs where it may."""
+AGAIN = ("consolidated*", "original/*")
+"""Those of files with the same weights for other programs."""
 
 
 def load_model(
@@ -163,7 +163,8 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
             return gguf.download(str(source))
         from huggingface_hub import snapshot_download
 
-        return Path(snapshot_download(str(source), allow_patterns=[*FILES, *also]))
+        wanted, again = [*FILES, *also], [*AGAIN]
+        return Path(snapshot_download(str(source), allow_patterns=wanted, ignore_patterns=again))
     except ForetokenError:  # in one sentence already, as where the package is missing
         raise
     except Exception as error:

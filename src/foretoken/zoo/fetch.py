@@ -9,16 +9,16 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import replacing
-from foretoken.models.load import FILES, fetched
+from foretoken.models.load import AGAIN, FILES, fetched
 from foretoken.progress import track
 
 _log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     from huggingface_hub import HfApi, hf_hub_download
 
     info = HfApi().model_info(repository, files_metadata=True)
-    wanted = FILES if gguf_file is None else (gguf_file,)
-    found = [s for s in info.siblings or () if any(fnmatch(s.rfilename, p) for p in wanted)]
+    wanted, again = (FILES, AGAIN) if gguf_file is None else ((gguf_file,), ())
+    found = [s for s in info.siblings or () if _is(s, wanted) and not _is(s, again)]
     if not found:
         raise ForetokenError(
             f"{repository} has no {gguf_file or 'checkpoint'}; look at its list of files."
@@ -102,6 +102,11 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
             )
     depth = found[-1].rfilename.count("/") + 1
     return path if gguf_file is not None else path.parents[depth - 1]
+
+
+def _is(sibling: Any, patterns: Sequence[str]) -> bool:
+    """Whether a file of a repository is one of these."""
+    return any(fnmatch(sibling.rfilename, pattern) for pattern in patterns)
 
 
 @contextmanager

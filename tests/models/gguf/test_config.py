@@ -206,11 +206,16 @@ def test_ends_of_the_text_and_of_a_turn(tmp_path: Path) -> None:
     assert config.ends(GGUFFile(path)) == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
 
 
-@pytest.mark.parametrize(("text", "known"), [("<end_of_turn>", True), ("<turn>", False)])
+ENDS = ("<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
+
+
+@pytest.mark.parametrize(("text", "known"), [*((text, True) for text in ENDS), ("<turn>", False)])
 def test_the_end_of_a_turn_that_the_file_does_not_name(
     text: str, known: bool, tmp_path: Path
 ) -> None:
-    """It is known by its text, as in llama.cpp; where the file names one, that is the one."""
+    """It is known by its text, as in llama.cpp, and so is the end of the whole text beside it, by
+    which Qwen's and Llama's models for chats end what is no chat; where the file names one, that
+    is the one."""
     tokens = [*gguf_files.tokens()[:-1], text]
     also = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": None}
     path = gguf_files.written(tmp_path / "a.gguf", "gemma3", also=also)

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Kind
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Starcoder2Config,
+    Starcoder2ForCausalLM,
+)
 
 import gguf_files
 import stored_models
@@ -230,6 +236,55 @@ def test_the_scale_of_gemma_2(layers: int, scale: int, tmp_path: Path) -> None:
     """The width of a head, and in the 27 B model, whose file doesn't say so either, another."""
     gemma2(tmp_path / "a.gguf", block_count=layers)
     assert config_of(tmp_path / "a.gguf").query_pre_attn_scalar == scale
+
+
+def starcoder2(path: Path, base: float) -> Any:
+    """A StarCoder 2, as llama.cpp's converter writes one; the model. base: of its rotation."""
+    sizes: dict[str, Any] = {"vocab_size": gguf_files.VOCAB, "hidden_size": 32}
+    sizes |= {"intermediate_size": 48, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1}
+    rope = {"rope_type": "default", "rope_theta": base}
+    model = Starcoder2ForCausalLM(Starcoder2Config(**sizes, rope_parameters=rope)).eval()
+    writer = gguf.GGUFWriter(path, "starcoder2")
+    numbers = {"context_length": 4096, "embedding_length": 32, "feed_forward_length": 48}
+    numbers |= {"block_count": 2, "attention.head_count": 2, "attention.head_count_kv": 1}
+    own: dict[str, Any] = {**numbers, "attention.layer_norm_epsilon": 1e-5, "rope.freq_base": base}
+    pairs = {f"starcoder2.{key}": value for key, value in own.items()}
+    for key, value in (pairs | gguf_files.VOCABULARY).items():
+        gguf_files.add(writer, key, value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.STARCODER2, 2)
+    for name, weight in model.named_parameters():
+        module, _, part = name.rpartition(".")
+        weight.data.mul_(20 if "self_attn" in name else 1)  # so that it counts where a token stands
+        gguf_files.put(writer, f"{names.get_name(module)}.{part}", weight.data.numpy(), Kind.F32)
+    gguf_files.finish(writer)
+    return model
+
+
+def test_the_base_of_the_rotation_that_transformers_leaves_out(tmp_path: Path) -> None:
+    """Of StarCoder 2's files, whose models have other bases than its class."""
+    model = starcoder2(tmp_path / "a.gguf", 1e6)
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0, -1]
+    made = load_model(tmp_path / "a.gguf", device="cpu")
+    assert config_of(tmp_path / "a.gguf").rope_parameters["rope_theta"] == 1e6
+    assert isinstance(made, HFModel) and close(logits_after(made, IDS), expected, 1e-4)
+
+
+@pytest.mark.parametrize(("said", "window"), [(2047, 2047), (0, None), (None, None)])
+def test_the_window_that_transformers_leaves_out(
+    said: int | None, window: int | None, tmp_path: Path
+) -> None:
+    """Of Phi 3's files; Phi 4's say 0, as they have none."""
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "phi3")
+    numbers = {"context_length": 4096, "embedding_length": 64, "feed_forward_length": 96}
+    numbers |= {"block_count": 2, "attention.head_count": 2, "attention.head_count_kv": 2}
+    numbers |= {} if said is None else {"attention.sliding_window": said}
+    for key, value in numbers.items():
+        gguf_files.add(writer, f"phi3.{key}", value)
+    gguf_files.put(writer, "token_embd.weight", np.zeros((8, 64), np.float32), Kind.F32)
+    gguf_files.finish(writer)
+    assert config_of(tmp_path / "a.gguf").sliding_window == window
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:

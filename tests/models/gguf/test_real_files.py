@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from foretoken.models.load import load_model, load_tokenizer
@@ -68,6 +69,10 @@ def lines() -> list[str]:
 def test_ids_of_2000_lines(name: str) -> None:
     path = place(name)
     ours, theirs = own_tokenizer(path), AutoTokenizer.from_pretrained(FOLDER, gguf_file=path.name)
+    if name == SMALL:  # whose makers cut out digits first, which transformers' reader leaves out
+        digits = pre_tokenizers.Digits(individual_digits=True)
+        words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        theirs.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
     for line in lines():
         ids = theirs(line)["input_ids"]
         assert ours(line)["input_ids"] == ids, line

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 from transformers import AutoTokenizer
 
@@ -12,6 +13,7 @@ import gguf_files
 from foretoken.errors import ForetokenError
 from foretoken.models.gguf import tokenizer, vocabulary
 from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.load import load_tokenizer
 
 TEXTS = (
     "the cat in the hat",
@@ -138,8 +140,9 @@ def test_words_are_those_of_transformers() -> None:
     from transformers.integrations.gguf import gguf_tokenizer_mapping as theirs
 
     known = theirs.GGUF_PRE_TOKENIZER_SPLITS
-    assert {name: tokenizer.WORDS.get(name) for name in known if name != "qwen35"} == {
-        name: split for name, split in known.items() if name != "qwen35"
+    theirs_alone = tokenizer._THEIRS
+    assert {name: tokenizer.WORDS.get(name) for name in known if name not in theirs_alone} == {
+        name: split for name, split in known.items() if name not in theirs_alone
     }
 
 
@@ -206,6 +209,79 @@ def test_a_token_too_long_to_cut(tmp_path: Path) -> None:
     path = gguf_files.written(tmp_path / "a.gguf", also=given | {"tokenizer.ggml.tokens": tokens})
     with pytest.raises(ForetokenError, match="token of 2000000 characters"):
         tokenizer.read(GGUFFile(path))
+
+
+def with_tokens(*more: str, words: str | None) -> dict[str, Any]:
+    """The metadata of a vocabulary with more tokens, in two parts where a merge makes them, which
+    is cut in this way."""
+    common, ends = gguf_files.tokens()[:-2], gguf_files.tokens()[-2:]
+    tokens = [*common, *(token.replace(" ", "") for token in more), *ends]
+    at = {"bos": len(tokens) - 2, "eos": len(tokens) - 2, "eot": len(tokens) - 1}
+    return {
+        "tokenizer.ggml.pre": words,
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * (len(tokens) - 2) + [3, 3],
+        "tokenizer.ggml.merges": [*gguf_files.MERGES, *(token for token in more if " " in token)],
+        **{f"tokenizer.ggml.{name}_token_id": i for name, i in at.items()},
+    }
+
+
+def cut(path: Path, text: str, architecture: str = "llama", **metadata: Any) -> list[str]:
+    """The tokens of a text by a file's tokenizer."""
+    made = tokenizer.read(GGUFFile(gguf_files.written(path, architecture, also=metadata)))
+    tokens: list[str] = made.convert_ids_to_tokens(made(text)["input_ids"])
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"), [*((words, True) for words in tokenizer.DIGITS), ("gpt-2", False)]
+)
+def test_spaces_and_line_ends_before_a_number(words: str, kept: bool, tmp_path: Path) -> None:
+    """SmolLM's makers cut out each digit first, so that what stands before it stays together, as in
+    front of a list's "1."; transformers' reader takes GPT-2's way for it."""
+    also = with_tokens("Ċ Ċ", "Ġ Ġ", words=words)
+    expected = ["ĊĊ", "1", "2", "ĠĠ", "3"] if kept else ["Ċ", "Ċ", "1", "2", "Ġ", "Ġ", "3"]
+    assert cut(tmp_path / "a.gguf", "the\n\n12  3", **also) == ["the", *expected]
+
+
+@pytest.mark.parametrize("words", [*tokenizer.WHOLE, "smaug-bpe", "qwen2", "gpt-4o", "smollm"])
+def test_a_word_that_no_merges_make(words: str, tmp_path: Path) -> None:
+    """In vocabularies that have such, it is the token that it is, as llama.cpp and the makers of
+    these models have it; transformers' reader leaves that out."""
+    also = with_tokens("Ġinin", words=words)
+    found = cut(tmp_path / "a.gguf", "the inin ininin", **also)
+    word = ["Ġinin"] if words in tokenizer.WHOLE else ["Ġ", "in", "in"]
+    assert found == ["the", *word, "Ġ", "in", "in", "in"]
+
+
+def test_a_file_that_names_no_way_of_cutting_text(tmp_path: Path) -> None:
+    """Files didn't before May 2024. A family whose models have one way has it; another is refused:
+    by GPT-2's way it would get other ids at every empty line."""
+    named, unnamed = (with_tokens("Ċ Ċ", words=words) for words in ("qwen2", None))
+    for number, also in enumerate((named, unnamed)):
+        found = cut(tmp_path / f"{number}.gguf", "the\n\nin", "qwen2", **also)
+        assert found == ["the", "ĊĊ", "in"]
+    with pytest.raises(ForetokenError, match=r"way of cutting text .*May 2024; give the model's"):
+        cut(tmp_path / "a.gguf", "the", **unnamed)
+
+
+def test_the_tokenizer_of_an_architecture_that_transformers_reads(tmp_path: Path) -> None:
+    """A byte-level one is read here: a way of cutting text that transformers' reader doesn't know
+    it takes for GPT-2's."""
+
+    def read(words: str) -> Any:
+        path = tmp_path / f"{words}.gguf"
+        writer = gguf.GGUFWriter(path, "starcoder2")
+        for key, value in (gguf_files.VOCABULARY | with_tokens("Ċ Ċ", words=words)).items():
+            gguf_files.add(writer, key, value)
+        gguf_files.finish(writer)
+        return load_tokenizer(path)
+
+    for words in ("starcoder", "stablelm2"):
+        made = read(words)
+        assert made.convert_ids_to_tokens(made("the\n\n1")["input_ids"]) == ["the", "ĊĊ", "1"]
+    with pytest.raises(ForetokenError, match="its way of cutting text, 'falcon', isn't known"):
+        read("falcon")
 
 
 @pytest.mark.parametrize("words", ["llama3", "llama-v3", "llama-bpe", "pixtral", "tekken"])

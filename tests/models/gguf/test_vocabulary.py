@@ -46,6 +46,41 @@ def bytewise(pattern: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=made)
 
 
+NAMED: list[Any] = [
+    ("llama3", tokenizer.WORDS["llama3"], True),
+    ("smaug-bpe", tokenizer.WORDS["llama3"], False),
+    ("tekken", tokenizer.WORDS["tekken"], True),
+    ("qwen2", tokenizer.WORDS["qwen2"], False),
+    (None, tokenizer.WORDS["tekken"], False),
+    (None, tokenizer.WORDS["qwen2"], True),
+]
+
+
+@pytest.mark.parametrize(("name", "pattern", "whole"), NAMED)
+def test_the_name_says_whether_words_are_merged(name: Any, pattern: str, whole: bool) -> None:
+    made = bytewise(pattern)
+    made.backend_tokenizer.model.ignore_merges = whole
+    if name is None:
+        with pytest.raises(ForetokenError, match="its way of cutting text has no name"):
+            vocabulary.metadata(made, 500)
+    else:
+        assert vocabulary.metadata(made, 500)["tokenizer.ggml.pre"] == name
+
+
+@pytest.mark.parametrize(("digits", "name"), [(None, "gpt-2"), (True, "smollm"), (False, None)])
+def test_the_name_says_whether_digits_are_words(digits: bool | None, name: str | None) -> None:
+    made = bytewise("a")
+    cuts: list[Any] = [pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    if digits is not None:
+        cuts.insert(0, pre_tokenizers.Digits(individual_digits=digits))
+    made.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(cuts)
+    if name is None:
+        with pytest.raises(ForetokenError, match="its way of cutting text has no name"):
+            vocabulary.metadata(made, 500)
+    else:
+        assert vocabulary.metadata(made, 500)["tokenizer.ggml.pre"] == name
+
+
 def test_what_cannot_be_written() -> None:
     with pytest.raises(ForetokenError, match="its way of cutting text has no name"):
         vocabulary.metadata(bytewise("[a-z]+"), 500)

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from foretoken.errors import ForetokenError
+from foretoken.models.feed import chain_feed
 from foretoken.models.seq2seq.beginning import Beginning
 from foretoken.models.seq2seq.build import build_seq2seq, sinusoids
-from seq2seq_models import CPU, NAMES, VOCAB, native_of, tiny
+from seq2seq_models import CPU, NAMES, SOURCES, VOCAB, native_of, theirs, tiny
 
 
 def test_sinusoids_are_marians() -> None:
@@ -72,6 +73,37 @@ def test_the_table_under_any_of_its_names() -> None:
 def test_backends_of_decoder_only_models_are_refused(backend: str) -> None:
     with pytest.raises(ForetokenError, match=f"'{backend.replace('+', '.')}' isn't one of"):
         build(backend)
+
+
+def test_a_t5_whose_states_float16_cannot_hold() -> None:
+    """Trained ones have such: what feed-forwards add stays in float32, as in transformers."""
+    model = copy.deepcopy(tiny("t5-v1.1")).float()
+    for name, weight in model.named_parameters():
+        if name.endswith("wo.weight"):
+            weight.data.mul_(1e4)
+    found = logits(model, torch.float16).float()
+    halved = copy.deepcopy(model).half()
+    for name, module in halved.named_modules():
+        if name.endswith(".wo"):  # which transformers leaves in float32 where it loads float16
+            module.weight.data = model.get_submodule(name).weight.data
+    for row, text in enumerate(TEXTS):
+        expected = theirs(halved, SOURCES[row], text)[-1].float()
+        assert torch.allclose(found[row, 0], expected, atol=0.01 * float(expected.abs().max()))
+
+
+TEXTS = ([0, 5, 9], [0, 7])
+
+
+def logits(model: Any, dtype: torch.dtype) -> torch.Tensor:
+    """[B, 1, V] of the native model in this dtype, after texts to sources of different lengths."""
+    weights, start = model.state_dict(), Beginning((0,))
+    native = build_seq2seq(model.config, weights.__getitem__, dtype, CPU, "plain", start)
+    cache = native.new_cache(2, 48)
+    slots = [cache.acquire(row) for row in range(2)]
+    native.read(SOURCES[:2], slots, cache)
+    out = native.forward(chain_feed(cache, slots, TEXTS), cache)
+    assert out.logits is not None
+    return out.logits
 
 
 def test_wrong_shapes_are_refused() -> None:

@@ -101,7 +101,7 @@ def native_config_of(path: Path) -> Any:
 def tokenizer_of(path: Path) -> Any:
     """The tokenizer. Raises `ForetokenError` where the file makes none."""
     file = opened(path)
-    if file.architecture in FAMILIES:
+    if file.architecture in FAMILIES or tokenizer.serves(file):
         return tokenizer.read(file)
     from transformers import AutoTokenizer
 

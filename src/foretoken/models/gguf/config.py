@@ -33,7 +33,10 @@ _IDS = {
 }
 ENDS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 _TOKENS = "tokenizer.ggml.tokens"
-_ENDS_OF_TURNS = {"<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>"}
+_KNOWN_ENDS = {
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>", "_<EOT>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>"),
+}
 _KNOWN = {
     *_NUMBERS,
     *("attention.head_count_kv", "attention.key_length", "attention.value_length", "vocab_size"),
@@ -157,13 +160,14 @@ def _vocabulary(numbers: _Numbers) -> int:
 
 def ends(file: GGUFFile) -> frozenset[int]:
     """The ids of the tokens that end a text: of the whole, of a turn, of a message. Where the file
-    names none of a turn, they are known by their texts, as in llama.cpp."""
+    names none of a turn, all are known by their texts too, as in llama.cpp: the one that it names
+    of a model for chats is a turn's as a rule, and after other texts the whole's is written."""
     ids = [file.metadata[key] for key in ENDS if key in file.metadata]
     if any(type(i) is not int or i < 0 for i in ids):
         raise file.refusal(f"its end-of-text ids are {shown(ids)}")
     named = ENDS[1] in file.metadata or _TOKENS not in file.metadata
     tokens = [] if named else file.strings(_TOKENS)
-    return frozenset([*ids, *(i for i, token in enumerate(tokens) if token in _ENDS_OF_TURNS)])
+    return frozenset([*ids, *(i for i, token in enumerate(tokens) if token in _KNOWN_ENDS)])
 
 
 def dtype_of(file: GGUFFile) -> torch.dtype:
@@ -293,10 +297,15 @@ def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> d
 
 def completed(file: GGUFFile, made: Any) -> Any:
     """transformers' reading of another architecture, with what it leaves at its class's default:
-    Gemma 2's soft caps, and the scale of its scores, which follows from the size as in
-    llama.cpp."""
+    the base of the rotation (StarCoder 2's), Phi 3's window, of which 0 is none, Gemma 2's soft
+    caps, and the scale of its scores, which follows from the size as in llama.cpp."""
+    numbers, rope = _Numbers(file), getattr(made, "rope_parameters", None)
+    if isinstance(rope, dict) and "rope_theta" in rope:
+        rope["rope_theta"] = _base(numbers, "rope.freq_base", rope["rope_theta"])
+    if made.model_type == "phi3":
+        made.sliding_window = numbers.get("attention.sliding_window", None) or None
     if made.model_type == "gemma2":
-        numbers, largest = _Numbers(file), made.num_hidden_layers == _LARGEST_GEMMA2
+        largest = made.num_hidden_layers == _LARGEST_GEMMA2
         for name in ("attn_logit_softcapping", "final_logit_softcapping"):
             setattr(made, name, numbers.get(name, getattr(made, name)))
         width = made.hidden_size // made.num_attention_heads

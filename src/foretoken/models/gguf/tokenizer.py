@@ -1,7 +1,9 @@
 """A tokenizer from a GGUF file's metadata: byte-level BPE ("gpt2") and SentencePiece's ("llama").
 
-The ids are those of transformers' `AutoTokenizer.from_pretrained(…, gguf_file=…)`. A way of cutting
-text into words that isn't known here is refused, as another one would give other ids.
+The ids are those of transformers' `AutoTokenizer.from_pretrained(…, gguf_file=…)`, but where it
+cuts text in a simpler way than the model's makers (`DIGITS`, `WHOLE`): there they are the makers',
+and llama.cpp's. A way of cutting text into words that isn't known here is refused, as another one
+would give other ids.
 """
 
 from __future__ import annotations
@@ -42,17 +44,41 @@ _GPT4O = (
     rf"|[^\r\n\p{{L}}\p{{N}}]?{_CASED[0]}+{_CASED[1]}*{_ENDING}"
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+DIGITS = ("smollm", "starcoder", "refact")
+"""Ways in which each digit is a word, and the rest is cut as by GPT-2's: otherwise spaces and line
+ends before a number would be cut as those before a letter, of which the last one stands alone."""
 WORDS: dict[str, str | None] = {
-    **dict.fromkeys(("default", "gpt-2", "smollm")),  # GPT-2's, which `tokenizers` knows
+    **dict.fromkeys(("default", "gpt-2", *DIGITS)),  # GPT-2's, which `tokenizers` knows
     **dict.fromkeys(("llama3", "llama-v3", "llama-bpe", "smaug-bpe", "pixtral", "dbrx"), _LLAMA3),
     **dict.fromkeys(("falcon3", "falcon-h1", "midm-2.0", "lfm2", "jina-v5-nano"), _LLAMA3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo", "f2llmv2"), _QWEN2),
+    "stablelm2": _QWEN2,
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"), _GPT4O),
     "tekken": _TEKKEN,
 }
 """tokenizer.ggml.pre -> what a word is."""
 
+WHOLE = (
+    *("llama3", "llama-v3", "llama-bpe", "pixtral", "falcon3", "falcon-h1", "midm-2.0", "lfm2"),
+    *("jina-v5-nano", "tekken"),
+)
+"""Ways in which a word that is a token is that token, whatever the merges would make of it: some
+tokens of these vocabularies are made by no merges."""
+
+_UNNAMED = {"qwen2": "qwen2", "qwen3": "qwen2", "gpt2": "gpt-2", "starcoder2": "starcoder"}
+"""Architecture -> the way of cutting text of all of its models, for files that don't name one."""
+
+_THEIRS = ("qwen35",)
+"""Ways of models whose tokenizers transformers reads."""
+
 _OPENING = ("llama3", "llama-v3", "llama-bpe", "pixtral", "tekken")
+
+
+def serves(file: GGUFFile) -> bool:
+    """Whether `read` is to read it, of an architecture that isn't: transformers' reader takes ways
+    of cutting text that it doesn't know for GPT-2's, without a word."""
+    kind, words = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
+    return kind == "gpt2" and words not in _THEIRS
 
 
 def read(file: GGUFFile) -> Any:
@@ -107,24 +133,46 @@ def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:
     """BPE over bytes, each of which is written as a character."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 
-    words = file.metadata.get("tokenizer.ggml.pre", "default")
-    if words not in WORDS:
-        raise file.unserved(f"its way of cutting text, {shown(words)}, isn't known", _INSTEAD)
+    words = _words(file)
     pairs = [(left, right) for left, _, right in map(_parted, file.strings(_MERGES))]
     whole = _whole(file, tokens, pairs)
     vocabulary = {t if i in whole else _spelled(t): i for i, t in enumerate(tokens)}
     made = Tokenizer(
-        models.BPE(vocabulary, pairs, continuing_subword_prefix="", end_of_word_suffix="")
+        models.BPE(
+            vocabulary,
+            pairs,
+            continuing_subword_prefix="",
+            end_of_word_suffix="",
+            ignore_merges=words in WHOLE,
+        )
     )
     pattern, byte_level = WORDS[words], pre_tokenizers.ByteLevel
     if pattern is None:
         made.pre_tokenizer = byte_level(add_prefix_space=False)
+        if words in DIGITS:
+            digits = pre_tokenizers.Digits(individual_digits=True)
+            made.pre_tokenizer = pre_tokenizers.Sequence([digits, made.pre_tokenizer])
     else:
         cut = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
         as_bytes = byte_level(add_prefix_space=False, use_regex=False)
         made.pre_tokenizer = pre_tokenizers.Sequence([cut, as_bytes])
     made.decoder = decoders.ByteLevel()
     return made
+
+
+def _words(file: GGUFFile) -> str:
+    """The name of the way in which text is cut. Raises `ForetokenError` for one that isn't known,
+    and where none is named."""
+    words = file.metadata.get("tokenizer.ggml.pre") or _UNNAMED.get(file.architecture)
+    if words is None:
+        raise file.unserved(
+            "it doesn't name its way of cutting text (tokenizer.ggml.pre), as files didn't before "
+            "May 2024",
+            _INSTEAD,
+        )
+    if words not in WORDS:
+        raise file.unserved(f"its way of cutting text, {shown(words)}, isn't known", _INSTEAD)
+    return str(words)
 
 
 def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf.tokenizer import WORDS
+from foretoken.models.gguf.tokenizer import WHOLE, WORDS
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _IDS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -36,7 +36,7 @@ def metadata(tokenizer: Any, size: int) -> dict[str, Any]:
     if template := getattr(tokenizer, "chat_template", None):
         found["tokenizer.chat_template"] = template
     if '"ByteLevel"' in json.dumps(made["decoder"]):
-        words = _words(made["pre_tokenizer"])
+        words = _words(made["pre_tokenizer"], bool(made["model"].get("ignore_merges")))
         kind = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": words}
         return {**kind, **found, "tokenizer.ggml.merges": merges}
     return {**found, **_sentencepiece(made, tokens, merges)}
@@ -97,14 +97,25 @@ def _added(backend: Any) -> dict[str, bool]:
     }
 
 
-def _words(given: Any) -> str:
-    """The name of the way in which a byte-level tokenizer cuts text."""
+def _words(given: Any, whole: bool) -> str:
+    """The name of the way in which a byte-level tokenizer cuts text. whole: whether a word that is
+    a token is never merged."""
     for name, pattern in WORDS.items():
-        if pattern is not None and pattern in _patterns(given):
+        if pattern is not None and pattern in _patterns(given) and (name in WHOLE) == whole:
             return name
-    if not list(_patterns(given)) and '"use_regex": false' not in json.dumps(given):
-        return "gpt-2"
+    if not whole and (own := _as_gpt2(given)):
+        return own
     raise _unwritten("its way of cutting text has no name among " + ", ".join(WORDS))
+
+
+def _as_gpt2(given: Any) -> str | None:
+    """The name of GPT-2's way, or of that after cutting out each digit; None for another."""
+    said = json.dumps(given)
+    if list(_patterns(given)) or '"use_regex": false' in said:
+        return None
+    if '"Digits"' in said:
+        return "smollm" if '"individual_digits": true' in said else None
+    return "gpt-2"
 
 
 def _patterns(given: Any) -> Iterator[str]:

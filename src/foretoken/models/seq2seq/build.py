@@ -19,7 +19,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.model import eos_ids
 from foretoken.models.native import backends, check
 from foretoken.models.native import norm as norms
-from foretoken.models.native.backends import quantise
+from foretoken.models.native.backends import plain, quantise
 from foretoken.models.native.build import Parts
 from foretoken.models.native.layer import EmbeddingTable, Linear
 from foretoken.models.native.norm import Norm
@@ -108,6 +108,8 @@ class _Building:
 
     def __init__(self, parts: Parts, config: Any, family: Family, shape: Shape) -> None:
         self._parts, self._config, self._family, self._shape = parts, config, family, shape
+        # What trained feed-forwards of T5's add is more than float16 can hold.
+        self._widened = family.positions == "relative" and parts.dtype == torch.float16
 
     def ends(self) -> tuple[EmbeddingTable, Linear]:
         """The embedding and the head, which is the same matrix unless another one is stored."""
@@ -183,8 +185,20 @@ class _Building:
             self._norm(f"{names.at}.{names.mlp.norm}"),
             self._parts.linear(names.at, *names.mlp.inward),
             gated(activation) if self._shape.gated else activation,
-            self._parts.linear(names.at, names.mlp.out),
+            self._down(f"{names.at}.{names.mlp.out}"),
         )
+
+    def _down(self, name: str) -> Linear:
+        """A feed-forward's last product, in float32 where the states are, as transformers has it
+        for T5 in float16."""
+        parts = self._parts
+        if not self._widened:
+            return parts.linear(*name.rsplit(".", 1))
+        [stored] = parts.tensors([f"{name}.weight"])
+        weight = stored.to(parts.device, torch.float32)
+        parts.bytes_read += weight.nbytes
+        product = plain.make(weight, None)
+        return lambda states: product(states.float())
 
     def _norm(self, name: str) -> Norm:
         """A layer norm, or T5's: without mean and bias."""
@@ -202,7 +216,8 @@ class _Building:
         """What embedded tokens go through before the first layer."""
         norm, table = self._norm_or_none(at, self._family.entry_norm), self._positions(at)
         if table is None:
-            return lambda states, _: norm(states)
+            wide = torch.float32 if self._widened else self._parts.dtype
+            return lambda states, _: norm(states).to(wide)
         return lambda states, positions: norm(states + table[positions])
 
     def _positions(self, at: str) -> Tensor | None:
@@ -227,7 +242,11 @@ def _same(states: Tensor) -> Tensor:
 
 
 def _t5_norm(weight: Tensor, eps: float) -> Norm:
-    """T5's norm in float64 has the mean square alone in float32, as transformers has it."""
+    """T5's norm in float64 has the mean square alone in float32, as transformers has it; in float16
+    it takes states in float32."""
+    size = tuple(weight.shape)
+    if weight.dtype == torch.float16:
+        return lambda states: weight * F.rms_norm(states.float(), size, None, eps).half()
     if weight.dtype != torch.float64:
         return norms.make(weight, eps)
 

@@ -116,8 +116,9 @@ def _buckets(distances: Tensor, count: int, farthest: int, both: bool) -> Tensor
 
 @dataclass(slots=True)
 class Stack:
-    """Encoder or decoder. enter: of embedded tokens [B, T, D] and positions [B, T]; cross: none in
-    an encoder; leave: the last norm; scale: what scores are multiplied by."""
+    """Encoder or decoder. enter: of embedded tokens [B, T, D] and positions [B, T], from which on
+    states may be in a wider dtype until a norm takes them; cross: none in an encoder; leave: the
+    last norm; scale: what scores are multiplied by."""
 
     enter: Callable[[Tensor, Tensor], Tensor]
     own: list[Attention]
@@ -133,7 +134,7 @@ class Stack:
     def encode(self, embedded: Tensor, positions: Tensor, lengths: Seq[int]) -> Tensor:
         """Sources [B, S, D] of these lengths, every token seeing all of its own -> [B, S, D]."""
         states = self.enter(embedded, positions)
-        mask = padding_mask(lengths, states.dtype, states.device)
+        mask = padding_mask(lengths, embedded.dtype, states.device)
         if self.bias is not None:
             mask = mask + self.bias(positions, positions)
         for own, mlp in zip(self.own, self.mlp, strict=True):
@@ -151,7 +152,7 @@ class Stack:
         """One pass [B, T, D] -> [B, T, D], without the last norm."""
         states = self.enter(embedded, feed.positions)
         bias = None if self.bias is None else self.bias(feed.positions, feed.key_positions())
-        mask = cache.source_mask(feed.slots, states.dtype)
+        mask = cache.source_mask(feed.slots, embedded.dtype)
         for i, (own, cross, mlp) in enumerate(zip(self.own, self.cross, self.mlp, strict=True)):
             appended = partial(self._appended, own, cache.layer[i], feed, bias)
             states = self.around(states, own.norm, appended)
