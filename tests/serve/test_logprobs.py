@@ -32,6 +32,17 @@ def test_both_spellings() -> None:
     chat = spelling.chat([A], [entry], 1)["content"][0]
     assert chat["token"] == "a" and chat["logprob"] == LOWEST and chat["bytes"] == [97]
     assert [other["token"] for other in chat["top_logprobs"]] == ["b"]
-    told = spelling.completion([B, A], [None, entry], 1, 4)
+    told = spelling.completion([B, A], [None, entry], 1, [4, 5])
     assert told["text_offset"] == [4, 5] and told["token_logprobs"] == [None, LOWEST]
     assert told["top_logprobs"] == [None, {"b": -0.1, "a": LOWEST}]
+
+
+def test_tokens_that_are_spelled_alike() -> None:
+    """As parts of characters are: the one that was written is told, else the likeliest."""
+    spelling, (one, two, three) = Spelling(ByteTokenizer(257)), (200, 201, 202)
+    entry = {one: Logprob(-0.5, 1), two: Logprob(-1.0, 2), three: Logprob(-7.0, 80)}
+    told = spelling.completion([one, two, three], [entry] * 3, 2, [0] * 3)
+    assert told["tokens"] == ["\ufffd"] * 3
+    assert told["top_logprobs"] == [{"\ufffd": -0.5}, {"\ufffd": -1.0}, {"\ufffd": -7.0}]
+    written = spelling.completion([A], [entry | {A: Logprob(-2.0, 3)}], 2, [0])
+    assert written["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
