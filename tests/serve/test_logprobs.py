@@ -11,6 +11,16 @@ from foretoken.testing import ByteTokenizer
 A, B = 65, 66
 
 
+class Counting(ByteTokenizer):
+    """Counts what it is asked."""
+
+    decoded = 0
+
+    def decode(self, *given: Any, **options: Any) -> str:
+        self.decoded += 1
+        return super().decode(*given, **options)
+
+
 class Words:
     """A tokenizer that leaves out the space of a text's first word."""
 
@@ -46,3 +56,12 @@ def test_tokens_that_are_spelled_alike() -> None:
     assert told["top_logprobs"] == [{"\ufffd": -0.5}, {"\ufffd": -1.0}, {"\ufffd": -7.0}]
     written = spelling.completion([A], [entry | {A: Logprob(-2.0, 3)}], 2, [0])
     assert written["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
+
+
+def test_a_token_is_spelled_once() -> None:
+    """In however many places of a long prompt it stands."""
+    tokenizer = Counting(257)
+    spelling, entry = Spelling(tokenizer), {A: Logprob(-0.1, 1), B: Logprob(-2.0, 2)}
+    spelling.completion([A, B] * 500, [entry] * 1000, 2, range(1000))
+    spelling.prompt([entry] * 1000)
+    assert tokenizer.decoded == 4

@@ -21,12 +21,20 @@ class Spelling:
 
     def __init__(self, tokenizer: Any, as_ids: bool = False) -> None:
         self._tokenizer, self._as_ids = tokenizer, as_ids or tokenizer is None
+        # A long prompt's likeliest tokens are many times the same, and all clients wait for them.
+        self._known: dict[int, str] = {}
 
     def token(self, token: int) -> str:
         """A token's text, alone. One that begins with a space shows it, though a tokenizer that
         reads words would leave it out at the beginning of a text."""
         if self._as_ids:
             return f"token_id:{token}"
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._alone(token)
+        return known
+
+    def _alone(self, token: int) -> str:
         alone = decoded(self._tokenizer, [token], False)
         both = decoded(self._tokenizer, [token, token], False)
         spaced = both == f"{alone} {alone}" and alone != ""
