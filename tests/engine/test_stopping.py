@@ -163,11 +163,12 @@ class Llama:
         return decoders.Sequence(list(self.STEPS)).decode(pieces)
 
 
-PARTS = st.lists(st.sampled_from([[0], [1], [2], [3], [4], [5, 6, 7, 8]]), max_size=9)
+PARTS = st.sampled_from([[0], [1], [2], [3], [4], [5, 6, 7, 8]])
+TOKENS = st.lists(PARTS, max_size=9).map(lambda parts: [token for part in parts for token in part])
 
 
 @settings(max_examples=150, deadline=None)
-@given(PARTS.map(lambda parts: sum(parts, [])), PARTS.map(lambda parts: sum(parts, [])))
+@given(TOKENS, TOKENS)
 def test_a_text_goes_on_from_what_is_before_it(before: list[int], tokens: list[int]) -> None:
     """Spaces and all: the two together are the text of all tokens."""
     whole = Llama().decode([*before, *tokens])

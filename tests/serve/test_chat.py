@@ -282,12 +282,13 @@ def test_what_is_told_of_the_prompt(http: httpx.Client, served: Served) -> None:
 def test_an_answer_goes_on_from_a_message_that_is_continued() -> None:
     """With the space between the two, which an answer that is a text of its own has no use for."""
     said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "so"}]
-    body = {"messages": said, "add_generation_prompt": False, "max_tokens": 6, "temperature": 0}
-    body |= {"ignore_eos": True, "logit_bias": {str(VOCAB - 1): -1000}}
+    body: dict[str, Any] = {"messages": said, "add_generation_prompt": False, "max_tokens": 6}
+    body |= {"temperature": 0, "ignore_eos": True, "logit_bias": {str(VOCAB - 1): -1000}}
+    texts = []
     with serving(toy(tokenizer=Spaced(VOCAB))) as served:
-        texts = []
-        for more in ({}, {"continue_final_message": True}):
-            answer = httpx.post(f"{served.url}/v1/chat/completions", json=body | more).json()
+        for goes_on in (False, True):
+            asked = body | {"continue_final_message": goes_on}
+            answer = httpx.post(f"{served.url}/v1/chat/completions", json=asked).json()
             texts.append(answer["choices"][0]["message"]["content"])
     alone, continued = texts
     assert continued == f" {alone}" and len(alone.split()) == 6

@@ -115,8 +115,9 @@ def test_one_prompt_that_is_refused_leaves_nothing_running(client: OpenAI, serve
 def test_a_text_goes_on_from_its_prompt(prompt: Any) -> None:
     """With the space between the two, which is a part of what was written; so that tokens begin
     where they are said to begin."""
-    own = {"prompt": prompt, "logprobs": 1, "foretoken": {"blocks": True}, "ignore_eos": True}
-    own |= {"max_tokens": 8, "temperature": 0, "logit_bias": {str(VOCAB - 1): -1000}}
+    own: dict[str, Any] = {"prompt": prompt, "logprobs": 1, "foretoken": {"blocks": True}}
+    own |= {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    own |= {"logit_bias": {str(VOCAB - 1): -1000}}
     with serving(toy(tokenizer=Spaced(VOCAB))) as served:
         url = f"{served.url}/v1/completions"
         [plain] = httpx.post(url, json=own).json()["choices"]
