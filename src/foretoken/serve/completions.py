@@ -15,6 +15,7 @@ from starlette.responses import Response
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import text_ids
 from foretoken.engine.stopping import TextTracker, decoded
+from foretoken.errors import described
 from foretoken.serve.blocks import Blocks
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
@@ -73,14 +74,21 @@ def _as_asked(prompt: Any, server: Server, body: CompletionBody) -> Any:
     """A prompt for the engine, its text without special tokens where none are asked for, and the
     text of token ids that there are: what is written goes on from it."""
     if isinstance(prompt, list):
-        text = None
-        if server.tokenizer is not None and max(prompt, default=0) < server.vocab_size:
-            text = decoded(server.tokenizer, prompt, body.skip_special_tokens)
-        return {"prompt": text, "prompt_token_ids": prompt}
+        return {"prompt": _text(prompt, server, body), "prompt_token_ids": prompt}
     if body.add_special_tokens:
         return {"prompt": prompt}
     ids = text_ids(prompt, server.tokenizer, special=False)
     return {"prompt": prompt, "prompt_token_ids": ids}
+
+
+def _text(prompt: list[int], server: Server, body: CompletionBody) -> str | None:
+    """The text of token ids; None without a tokenizer, and for ids that the engine will refuse."""
+    if server.tokenizer is None or max(prompt, default=0) >= server.vocab_size:
+        return None
+    try:
+        return decoded(server.tokenizer, prompt, body.skip_special_tokens)
+    except Exception as error:
+        raise described("The tokenizer", error) from error
 
 
 class _Answer:
