@@ -202,20 +202,22 @@ class _Answer:
             given = tokens[: len(tokens) - len(delta.tokens)]
             start = len(output.prompt or "") if self._body.echo else 0
             offsets = [
-                *_places(self._tracker(()), given, 0),
-                *_places(self._trackers[index], delta.tokens, start),
+                *self._places(self._tracker(()), given, 0),
+                *self._places(self._trackers[index], delta.tokens, start),
             ]
         return self._spelling.completion(tokens, entries, top, offsets)
 
     def _tracker(self, before: Seq[int]) -> TextTracker:
         return TextTracker(self._tokenizer, self._body.skip_special_tokens, before)
 
-
-def _places(tracker: TextTracker, tokens: Seq[int], start: int) -> list[int]:
-    """Where each of these tokens begins in a text, of which the tracker's begins at `start`. A part
-    of a character begins where that does."""
-    places = []
-    for token in tokens:
-        places.append(start + len(tracker.text))
-        tracker.append(token)
-    return places
+    def _places(self, tracker: TextTracker, tokens: Seq[int], start: int) -> list[int]:
+        """Where each of these tokens begins in a text, of which the tracker's begins at `start`. A
+        part of a character begins where that does."""
+        places = []
+        for token in tokens:
+            at, own = len(tracker.text), self._spelling.token(token)
+            new = tracker.append(token)
+            if own and new.endswith(own):  # perhaps after bytes that are no character
+                at = len(tracker.text) - len(own)
+            places.append(start + at)
+        return places
