@@ -27,6 +27,18 @@ class Served(NamedTuple):
     llm: LLM
 
 
+class Spaced(ByteTokenizer):
+    """Puts a special token before a text, and writes numbers, with a space before each but a text's
+    first."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [self.eos_token_id, *self.encode(text)]}
+
+    def decode(self, token_ids: Any, *given: Any, **options: Any) -> str:
+        texts = [f" {token}" for token in token_ids if token != self.eos_token_id]
+        return "".join(texts)[1:]
+
+
 def toy(**options: Any) -> LLM:
     """A float64 model of random weights with a small model that drafts."""
     model = tiny_transformers(VOCAB)

@@ -313,9 +313,10 @@ class LLM:
         tokens before it: under the target's raw logits, whatever the method.
 
         Both are what `generate` takes as prompts. A list of prompts needs as many continuations,
-        and gives a list of lists; pairs are read together. A continuation's text is tokenized by
-        itself, without special tokens. A pair has to leave room for one token in the context, which
-        is written and thrown away. Raises `ForetokenError` for a pair that can't be scored.
+        and gives a list of lists; pairs are read together. A continuation's text is tokenized in
+        its place after the prompt's text, where that leaves the prompt's tokens as they are, and
+        else by itself. A pair has to leave room for one token in the context, which is written
+        and thrown away. Raises `ForetokenError` for a pair that can't be scored.
         """
         pairs, alone = paired(prompts, continuations, self.tokenizer)
         texts = [[*before, *after] for before, after in pairs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar
 
 import pytest
@@ -60,6 +61,34 @@ def test_pairs() -> None:
     assert paired([[1, 2]], [[3]], None) == ([([1, 2], [3])], False)
     pairs, alone = paired(["ab", {"prompt_token_ids": [4]}], ["c", "d"], BYTES)
     assert not alone and pairs == [(BYTES("ab")["input_ids"], ids("c")), ([4], ids("d"))]
+
+
+class Llama:
+    """A tokenizer of words with the space before them, that puts a space before a text, and a token
+    before that."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = ["<s>"]
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        found = re.findall(r" [^ ]+| ", f" {text}")
+        self.words += [word for word in dict.fromkeys(found) if word not in self.words]
+        return {"input_ids": [0] * add_special_tokens + [self.words.index(word) for word in found]}
+
+
+def test_a_continuation_stands_after_its_prompt() -> None:
+    """It has the tokens that it has there, with one space and not with two, unless that would
+    change the prompt's."""
+    tokenizer = Llama()
+
+    def words(prompt: Any, text: str) -> tuple[list[str], ...]:
+        [pair], _ = paired([prompt], [text], tokenizer)
+        return tuple([tokenizer.words[token] for token in ids] for ids in pair)
+
+    assert words("the house", " is red") == (["<s>", " the", " house"], [" is", " red"])
+    assert words({"prompt": "the"}, " is") == (["<s>", " the"], [" is"])
+    assert words("the house", "s are") == (["<s>", " the", " house"], [" s", " are"])
+    assert words([0], "is") == (["<s>"], [" is"])
 
 
 @pytest.mark.parametrize(

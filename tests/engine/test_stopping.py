@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders
 
 from engines import BYTES
 from foretoken import ForetokenError, SamplingParams
-from foretoken.engine.stopping import StopChecker, TextTracker, decoded
+from foretoken.engine.stopping import StopChecker, TextTracker, decoded, decoded_after
 
 LETTERS = st.sampled_from(["a", "b", "ab", "é", "€", "😀", " "])
 
@@ -144,3 +145,46 @@ def test_a_decode_that_gives_no_text(given: object) -> None:
         decoded(tokenizer, [1], True)
     with pytest.raises(ForetokenError, match="must be a text"):
         TextTracker(tokenizer, True).append(1)
+
+
+class Llama:
+    """A tokenizer of a few pieces, that writes texts as Llama 2's and Mistral's do."""
+
+    PIECES = ("▁a", "▁b", "c", "▁", "<s>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>")
+    STEPS = (
+        decoders.Replace("▁", " "),
+        decoders.ByteFallback(),
+        decoders.Fuse(),
+        decoders.Strip(" ", 1, 0),
+    )
+
+    def decode(self, ids: list[int], **options: object) -> str:
+        pieces = [self.PIECES[token] for token in ids if token != 4]
+        return decoders.Sequence(list(self.STEPS)).decode(pieces)
+
+
+PARTS = st.sampled_from([[0], [1], [2], [3], [4], [5, 6, 7, 8]])
+TOKENS = st.lists(PARTS, max_size=9).map(lambda parts: [token for part in parts for token in part])
+
+
+@settings(max_examples=150, deadline=None)
+@given(TOKENS, TOKENS)
+def test_a_text_goes_on_from_what_is_before_it(before: list[int], tokens: list[int]) -> None:
+    """Spaces and all: the two together are the text of all tokens."""
+    whole = Llama().decode([*before, *tokens])
+    added = decoded_after(Llama(), before, tokens, True)
+    assert Llama().decode(before) + added == whole
+    tracker = TextTracker(Llama(), True, before)
+    assert "".join(map(tracker.append, tokens)) == tracker.text == tracker.finish() == added
+
+
+@settings(max_examples=150, deadline=None)
+@given(WORDS, st.integers(0, 30))
+def test_a_character_that_was_begun_before(text: str, cut: int) -> None:
+    tokens = BYTES.encode(text)
+    before, rest = tokens[: cut % len(tokens)], tokens[cut % len(tokens) :]
+    begun = BYTES.decode(before).rstrip("\ufffd")
+    assert begun + decoded_after(BYTES, before, rest, True) == text
+    tracker = TextTracker(BYTES, True, before)
+    tracker.extend(rest)
+    assert begun + tracker.text == text

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import pytest
@@ -65,3 +66,27 @@ def test_what_a_stream_gave_is_the_callers(pair: Pair) -> None:
             output.prompt_token_ids.clear()
             output.outputs.clear()
         assert written == expected.token_ids
+
+
+class Words(ByteTokenizer):
+    """A word a token, with a space before it that a text's first one loses."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return {"input_ids": [int(word[1:]) for word in text.split()]}
+
+    def decode(self, token_ids: Any, *given: Any, **options: Any) -> str:
+        return "".join(f" w{token}" for token in token_ids)[1:]
+
+
+def test_a_text_goes_on_from_its_prompts(pair: Pair) -> None:
+    """With the space between them, streamed and whole, and where it is a part of a stop string. A
+    prompt of token ids may be a conversation, whose answer stands alone."""
+    with LLM(pair.target, tokenizer=Words(97)) as llm:
+        [output] = llm.generate(["w5 w9 w2"], PARAMS)
+        words = [f" w{token}" for token in output.token_ids]
+        assert output.text == "".join(words)
+        assert [o.text for o in llm.stream("w5 w9 w2", PARAMS)] == list(accumulate(words))
+        [stopped] = llm.generate(["w5 w9 w2"], replace(PARAMS, stop=words[0]))
+        assert (stopped.text, stopped.outputs[0].stop_reason) == ("", words[0])
+        [alone] = llm.generate([[5, 9, 2]], PARAMS)
+        assert " " + alone.text == output.text

@@ -12,7 +12,7 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from foretoken import SamplingParams
-from served import Served
+from served import VOCAB, Served, Spaced, serving, toy
 
 SAID: Any = [{"role": "user", "content": "hello"}]
 FIXED: dict[str, Any] = {"model": "toy", "messages": SAID, "seed": 5, "max_completion_tokens": 12}
@@ -277,3 +277,18 @@ def test_what_is_told_of_the_prompt(http: httpx.Client, served: Served) -> None:
     told = {name: whole[name] for name in ("prompt_token_ids", "prompt_logprobs")}
     assert {name: opening[name] for name in told} == told
     assert not any(name in chunk for chunk in rest for name in told)
+
+
+def test_an_answer_goes_on_from_a_message_that_is_continued() -> None:
+    """With the space between the two, which an answer that is a text of its own has no use for."""
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "so"}]
+    body: dict[str, Any] = {"messages": said, "add_generation_prompt": False, "max_tokens": 6}
+    body |= {"temperature": 0, "ignore_eos": True, "logit_bias": {str(VOCAB - 1): -1000}}
+    texts = []
+    with serving(toy(tokenizer=Spaced(VOCAB))) as served:
+        for goes_on in (False, True):
+            asked = body | {"continue_final_message": goes_on}
+            answer = httpx.post(f"{served.url}/v1/chat/completions", json=asked).json()
+            texts.append(answer["choices"][0]["message"]["content"])
+    alone, continued = texts
+    assert continued == f" {alone}" and len(alone.split()) == 6

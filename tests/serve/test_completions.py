@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai import OpenAI
 
 from foretoken import SamplingParams
-from served import Served
+from served import VOCAB, Served, Spaced, serving, toy
 
 FIXED: dict[str, Any] = {"model": "toy", "seed": 5, "max_tokens": 10}
 
@@ -107,3 +109,58 @@ def test_one_prompt_that_is_refused_leaves_nothing_running(client: OpenAI, serve
     with pytest.raises(openai.BadRequestError):
         client.completions.create(**FIXED, prompt=[[1, 2], [999]])
     assert not served.llm.worker.call(lambda engine: engine.busy)
+
+
+@pytest.mark.parametrize("prompt", ["ab", [VOCAB - 1, 65, 66]], ids=["text", "ids"])
+def test_a_text_goes_on_from_its_prompt(prompt: Any) -> None:
+    """With the space between the two, which is a part of what was written; so that tokens begin
+    where they are said to begin."""
+    own: dict[str, Any] = {"prompt": prompt, "logprobs": 1, "foretoken": {"blocks": True}}
+    own |= {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    own |= {"logit_bias": {str(VOCAB - 1): -1000}}
+    with serving(toy(tokenizer=Spaced(VOCAB))) as served:
+        url = f"{served.url}/v1/completions"
+        [plain] = httpx.post(url, json=own).json()["choices"]
+        [echoed] = httpx.post(url, json=own | {"echo": True}).json()["choices"]
+        lines = httpx.post(url, json=own | {"stream": True}).text.splitlines()
+    words = [f" {token[1:]}" for token in plain["logprobs"]["tokens"]]
+    assert plain["text"] == "".join(words)
+    blocks = plain["foretoken"]["blocks"]
+    assert [token for block in blocks for token in block["tokens"]] == words
+    given = "ab" if isinstance(prompt, str) else "65 66"
+    assert echoed["text"] == given + plain["text"]
+    places = plain["logprobs"]["text_offset"]
+    after = [len(given) + at for at in places]
+    assert echoed["logprobs"]["text_offset"] == [0, 0, 2, *after]
+    assert [plain["text"][at:][: len(w)] for w, at in zip(words, places, strict=True)] == words
+    parts = [json.loads(line[6:])["choices"][0] for line in lines if line[:7] == "data: {"]
+    assert "".join(part["text"] for part in parts) == plain["text"]
+    assert [at for part in parts for at in part["logprobs"]["text_offset"]] == places
+
+
+def test_where_tokens_begin(client: OpenAI) -> None:
+    """All of a character's where it begins."""
+    answer = client.completions.create(
+        **FIXED, prompt="aé€b", echo=True, logprobs=0, extra_body={"allowed_token_ids": [65]}
+    )
+    told = answer.choices[0].logprobs
+    assert told is not None and told.text_offset == [0, 1, 1, 2, 2, 2, 3, *range(4, 14)]
+    assert answer.choices[0].text == "aé€b" + 10 * "a"
+
+
+@pytest.mark.parametrize("prompt", ["abc", [65, 66, 67]], ids=["text", "ids"])
+def test_a_prompt_is_scored_alone(client: OpenAI, served: Served, prompt: Any) -> None:
+    """With `echo`, no token may be asked for: none is told, nor counted."""
+    asked: dict[str, Any] = {"model": "toy", "prompt": prompt, "echo": True, "logprobs": 2, "n": 2}
+    [one, two] = client.completions.create(**asked, max_tokens=0).choices
+    longer = client.completions.create(**asked, max_tokens=1).choices[0].logprobs
+    assert one.text == two.text == "abc" and one.finish_reason == "length"
+    for choice in (one, two):
+        assert choice.logprobs is not None and choice.logprobs.tokens == ["a", "b", "c"]
+        assert longer is not None and longer.token_logprobs is not None
+        assert choice.logprobs.token_logprobs == longer.token_logprobs[:3]
+    options: Any = {"stream": True, "stream_options": {"include_usage": True}}
+    *parts, last = client.completions.create(**asked, max_tokens=0, **options)
+    assert sorted(part.choices[0].index for part in parts) == [0, 1]
+    assert all(part.choices[0].text == "abc" for part in parts)
+    assert last.usage.completion_tokens == 0 and last.usage.prompt_tokens == 3

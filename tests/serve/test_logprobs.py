@@ -11,6 +11,16 @@ from foretoken.testing import ByteTokenizer
 A, B = 65, 66
 
 
+class Counting(ByteTokenizer):
+    """Counts what it is asked."""
+
+    decoded = 0
+
+    def decode(self, *given: Any, **options: Any) -> str:
+        self.decoded += 1
+        return super().decode(*given, **options)
+
+
 class Words:
     """A tokenizer that leaves out the space of a text's first word."""
 
@@ -32,6 +42,26 @@ def test_both_spellings() -> None:
     chat = spelling.chat([A], [entry], 1)["content"][0]
     assert chat["token"] == "a" and chat["logprob"] == LOWEST and chat["bytes"] == [97]
     assert [other["token"] for other in chat["top_logprobs"]] == ["b"]
-    told = spelling.completion([B, A], [None, entry], 1, 4)
+    told = spelling.completion([B, A], [None, entry], 1, [4, 5])
     assert told["text_offset"] == [4, 5] and told["token_logprobs"] == [None, LOWEST]
     assert told["top_logprobs"] == [None, {"b": -0.1, "a": LOWEST}]
+
+
+def test_tokens_that_are_spelled_alike() -> None:
+    """As parts of characters are: the one that was written is told, else the likeliest."""
+    spelling, (one, two, three) = Spelling(ByteTokenizer(257)), (200, 201, 202)
+    entry = {one: Logprob(-0.5, 1), two: Logprob(-1.0, 2), three: Logprob(-7.0, 80)}
+    told = spelling.completion([one, two, three], [entry] * 3, 2, [0] * 3)
+    assert told["tokens"] == ["\ufffd"] * 3
+    assert told["top_logprobs"] == [{"\ufffd": -0.5}, {"\ufffd": -1.0}, {"\ufffd": -7.0}]
+    written = spelling.completion([A], [entry | {A: Logprob(-2.0, 3)}], 2, [0])
+    assert written["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
+
+
+def test_a_token_is_spelled_once() -> None:
+    """In however many places of a long prompt it stands."""
+    tokenizer = Counting(257)
+    spelling, entry = Spelling(tokenizer), {A: Logprob(-0.1, 1), B: Logprob(-2.0, 2)}
+    spelling.completion([A, B] * 500, [entry] * 1000, 2, range(1000))
+    spelling.prompt([entry] * 1000)
+    assert tokenizer.decoded == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -10,7 +11,16 @@ import pytest
 
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.serve.errors import ApiError
-from foretoken.serve.streaming import DONE, KEEP_ALIVE, EventStream, Gone, Told, told, while_there
+from foretoken.serve.streaming import (
+    DONE,
+    KEEP_ALIVE,
+    EventStream,
+    Gone,
+    Told,
+    event,
+    told,
+    while_there,
+)
 
 CLOSED: list[str] = []
 
@@ -140,3 +150,10 @@ def test_what_was_told_is_not_told_again() -> None:
     last = known.more(sample)
     assert last is not None and (last.text, last.tokens, last.opens) == ("", [], False)
     assert known.more(sample) is None
+
+
+def test_an_event_is_one_line() -> None:
+    """Also for clients that split texts as Python does, of which httpx's `iter_lines` is one."""
+    data = {"text": "a\u2028b\x85c\u2029d\x0be\nf"}
+    line, empty = event(data).splitlines()
+    assert json.loads(line.removeprefix("data: ")) == data and empty == ""

@@ -59,7 +59,8 @@ def paired(
         )
     pairs = []
     for prompt, text in zip(before, after, strict=True):
-        pair = reader.encoded(prompt, tokenizer)[0], _continuation(text, tokenizer)
+        ids, said = reader.encoded(prompt, tokenizer)
+        pair = ids, _continuation(text, ids, said, tokenizer)
         if not all(pair):
             raise ForetokenError(
                 "A prompt or its continuation is empty; give at least one token of each."
@@ -68,11 +69,16 @@ def paired(
     return pairs, alone
 
 
-def _continuation(text: Any, tokenizer: Any) -> list[int]:
-    """Token ids of what goes on in the middle of a text, where no special tokens are added."""
-    if isinstance(text, str):
-        return reader.text_ids(text, tokenizer, special=False)
-    return reader.encoded(text, tokenizer)[0]
+def _continuation(text: Any, before: list[int], said: str | None, tokenizer: Any) -> list[int]:
+    """Token ids of what goes on after those `before`, and after their text if they have one: those
+    that it has there, where those before it stay the same; else its own, without special tokens."""
+    if not isinstance(text, str):
+        return reader.encoded(text, tokenizer)[0]
+    if said is not None:
+        whole = reader.text_ids(said + text, tokenizer)
+        if len(whole) > len(before) and whole[: len(before)] == before:
+            return whole[len(before) :]
+    return reader.text_ids(text, tokenizer, special=False)
 
 
 def _word_ids(word: str | Seq[int], tokenizer: Any) -> list[Seq[int]]:

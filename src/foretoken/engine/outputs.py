@@ -75,6 +75,7 @@ class RequestOutput:
 
     prompt_logprobs: if asked for, for each token of the prompt that was read, id -> Logprob of the
     token and of the likeliest others in its place; None for the first, which nothing predicts.
+    before: the last tokens of a prompt that came as a text, which the outputs' texts go on from.
     """
 
     request_id: int
@@ -85,6 +86,7 @@ class RequestOutput:
     error: str | None = None
     cause: BaseException | None = field(default=None, repr=False)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    before: tuple[int, ...] = field(default=(), repr=False)
 
     @classmethod
     def refused(

@@ -15,7 +15,7 @@ from foretoken.engine.grammars import Requested
 from foretoken.engine.logprobs import entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
-from foretoken.engine.stopping import Criterion, StopChecker, decoded
+from foretoken.engine.stopping import LEAD, Criterion, StopChecker, decoded_after
 from foretoken.errors import caught
 from foretoken.protocols import Step
 from foretoken.sampling.params import SamplingParams
@@ -47,6 +47,8 @@ class Request:
         self.id = next(_ids)
         self.opening = list(opening) or prompt
         self.prompt, self.params, self.text = prompt, params, text
+        # Token ids may be a conversation, whose answer is a text of its own.
+        self.before: tuple[int, ...] = () if text is None or opening else tuple(prompt[-LEAD:])
         self.tokenizer, self.grammar = tokenizer, grammar
         self.stats = RequestStats(arrived=perf_counter())
         self.forgotten = RequestStats()  # what the engine had counted of it when it began anew
@@ -72,7 +74,14 @@ class Request:
                 self,
                 index,
                 sequence,
-                StopChecker(params, eos_ids, limit, tokenizer, _ends(sequence, criterion)),
+                StopChecker(
+                    params,
+                    eos_ids,
+                    limit,
+                    tokenizer,
+                    _ends(sequence, criterion),
+                    self.before,
+                ),
                 limit,
             )
             for index, sequence in enumerate(sequences)
@@ -126,6 +135,7 @@ class Request:
             self.error,
             self.cause,
             self.prompt_logprobs,
+            self.before,
         )
 
 
@@ -265,5 +275,6 @@ class Sample:
 
     def _decode(self, tokens: list[int]) -> str:
         """The text of these tokens; "" without a tokenizer."""
-        tokenizer, params = self.request.tokenizer, self.request.params
-        return "" if tokenizer is None else decoded(tokenizer, tokens, params.skip_special_tokens)
+        tokenizer, before = self.request.tokenizer, self.request.before
+        skip = self.request.params.skip_special_tokens
+        return "" if tokenizer is None else decoded_after(tokenizer, before, tokens, skip)

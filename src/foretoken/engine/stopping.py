@@ -20,6 +20,9 @@ Criterion = Callable[[Seq[int]], bool]
 _WINDOW = 8  # tokens after which it moves on, as each move decodes once more
 _INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
 
+LEAD = 24
+"""The most tokens of a prompt that its output is decoded after."""
+
 
 class TextTracker:
     """Text that grows token by token.
@@ -28,22 +31,25 @@ class TextTracker:
     and multi-token characters right; an incomplete character waits.
     """
 
-    def __init__(self, tokenizer: Any, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: Any, skip_special_tokens: bool, before: Seq[int] = ()) -> None:
+        """before: the last tokens of what the text goes on from."""
         self._tokenizer = tokenizer
         self._skip = skip_special_tokens
-        self._ids: list[int] = []
-        self._window = self._shown = 0
-        self._before = ""  # the text of the window's tokens that were shown
+        self._ids = list(before)
+        self._window, self._shown = 0, len(before)
+        # The text of the window's tokens that were shown; None until it is needed, as a tokenizer
+        # may raise.
+        self._before: str | None = None
         self.text = ""
 
     def append(self, token: int) -> str:
         """Add one token; returns the text that became certain with it."""
         self._ids.append(token)
-        return self._certain(self._decode(self._ids[self._window :]))
+        return self._certain(self._decode(self._recent()))
 
     def extend(self, tokens: Seq[int]) -> None:
         """Add several tokens."""
-        now = self._decode([*self._ids[self._window :], *tokens])
+        now = self._decode([*self._recent(), *tokens])
         if now.endswith(_INCOMPLETE):
             for token in tokens:  # what comes before the incomplete character is certain
                 self.append(token)
@@ -53,9 +59,9 @@ class TextTracker:
 
     def _certain(self, now: str) -> str:
         """What is certain of the window's text and wasn't shown yet."""
-        if now.endswith(_INCOMPLETE) or len(now) <= len(self._before):
+        new = _added(self._before or "", now)
+        if now.endswith(_INCOMPLETE) or not new:
             return ""
-        new = now[len(self._before) :]
         self.text += new
         shown, self._shown, self._before = self._shown, len(self._ids), now
         if shown - self._window >= _WINDOW:
@@ -65,7 +71,15 @@ class TextTracker:
 
     def finish(self) -> str:
         """The text, an incomplete character included."""
-        return self.text + self._decode(self._ids[self._window :])[len(self._before) :]
+        now = self._decode(self._recent())
+        return self.text + _added(self._before or "", now)
+
+    def _recent(self) -> list[int]:
+        """The window's tokens."""
+        if self._before is None:
+            kept, self._before = _lead(self._tokenizer, self._ids[: self._shown], self._skip)
+            self._window = self._shown - len(kept)
+        return self._ids[self._window :]
 
     def _decode(self, ids: list[int]) -> str:
         return decoded(self._tokenizer, ids, self._skip)
@@ -80,6 +94,32 @@ def decoded(tokenizer: Any, ids: list[int], skip_special_tokens: bool) -> str:
     if not isinstance(text, str):
         raise ForetokenError(f"The tokenizer's decode gave back {shown(text)}; it must be a text.")
     return text
+
+
+def decoded_after(
+    tokenizer: Any, before: Seq[int], ids: list[int], skip_special_tokens: bool
+) -> str:
+    """What these tokens add to the text of those before them, of which the last `LEAD` are read: a
+    first space, which many tokenizers leave out at the beginning of a text, and the character that
+    the last of them had begun."""
+    kept, start = _lead(tokenizer, before, skip_special_tokens)
+    return _added(start, decoded(tokenizer, [*kept, *ids], skip_special_tokens))
+
+
+def _lead(tokenizer: Any, before: Seq[int], skip: bool) -> tuple[list[int], str]:
+    """The fewest last tokens that have a text which begins with a whole character, and it."""
+    last, text = list(before[-LEAD:]), ""
+    for start in reversed(range(len(last))):
+        text = decoded(tokenizer, last[start:], skip)
+        if text and not text.startswith(_INCOMPLETE):
+            return last[start:], text
+    return last, text
+
+
+def _added(before: str, now: str) -> str:
+    """What a text has beyond the one before, whose last character may have been incomplete."""
+    known = before if now.startswith(before) else before.rstrip(_INCOMPLETE)
+    return now[len(known) :]
 
 
 @dataclass(slots=True)
@@ -104,8 +144,10 @@ class StopChecker:
         limit: int,
         tokenizer: Any = None,
         criterion: Criterion | None = None,
+        before: Seq[int] = (),
     ) -> None:
-        """`limit`: how many tokens may be written at most, by max_tokens and the context.
+        """`limit`: how many tokens may be written at most, by max_tokens and the context. before:
+        the last tokens of what the text goes on from.
 
         `criterion` is called after every token, whatever min_tokens is.
         """
@@ -115,7 +157,9 @@ class StopChecker:
         self._limit = limit
         self._written = 0
         self._criterion, self._output = criterion, list[int]()
-        self.tracker = TextTracker(tokenizer, params.skip_special_tokens) if params.stops else None
+        self.tracker: TextTracker | None = None
+        if params.stops:
+            self.tracker = TextTracker(tokenizer, params.skip_special_tokens, before)
 
     def check(self, block: list[int]) -> Ending:
         """How much of the block is emitted, and why it ends there, if it does."""

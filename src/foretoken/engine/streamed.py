@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +24,7 @@ class Streamed:
             return output
         try:
             for text, sample in zip(self._samples, output.outputs, strict=True):
-                sample.text = text.of(sample)
+                sample.text = text.of(sample, output.before)
         except caught() as error:
             told = described("The tokenizer", error)
             ended = [replace(o, finish_reason=o.finish_reason or "error") for o in output.outputs]
@@ -36,12 +37,16 @@ class _Text:
 
     def __init__(self, tokenizer: Any, params: SamplingParams) -> None:
         self._withheld = max(map(len, params.stops), default=1) - 1
-        self._tracker = TextTracker(tokenizer, params.skip_special_tokens) if tokenizer else None
+        self._tokenizer, self._skip = tokenizer, params.skip_special_tokens
+        self._tracker: TextTracker | None = None
         self._read = 0
 
-    def of(self, output: CompletionOutput) -> str:
-        if self._tracker is None or output.finish_reason:
+    def of(self, output: CompletionOutput, before: Seq[int]) -> str:
+        """before: the last tokens of what the text goes on from."""
+        if self._tokenizer is None or output.finish_reason:
             return output.text
+        if self._tracker is None:
+            self._tracker = TextTracker(self._tokenizer, self._skip, before)
         self._tracker.extend(output.token_ids[self._read :])
         self._read = len(output.token_ids)
         text = self._tracker.text

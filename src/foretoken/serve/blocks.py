@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from typing import Any
 
 from foretoken.engine.outputs import CompletionOutput, Draft
@@ -19,12 +20,13 @@ class Blocks:
         self._wanted = body.foretoken.blocks
         self._known: dict[int, _Known] = {}
 
-    def more(self, index: int, sample: CompletionOutput) -> dict[str, Any]:
-        """What a choice has beside its text; nothing where it isn't wanted."""
+    def more(self, index: int, sample: CompletionOutput, before: Seq[int]) -> dict[str, Any]:
+        """What a choice has beside its text; nothing where it isn't wanted. before: the last tokens
+        of what the text goes on from."""
         if not self._wanted:
             return {}
         assert sample.drafts is not None  # asked for with the request
-        known = self._known.setdefault(index, _Known(self._tracker()))
+        known = self._known.setdefault(index, _Known(self._tracker(before)))
         new = sample.drafts[known.blocks :]
         blocks = [self._block(known, sample, draft) for draft in new]
         known.blocks += len(new)
@@ -32,8 +34,10 @@ class Blocks:
             blocks[-1]["tokens"][-1] += known.tracker.finish()[len(known.tracker.text) :]
         return {"foretoken": {"blocks": blocks}}
 
-    def _tracker(self) -> TextTracker | None:
-        return None if self._tokenizer is None else TextTracker(self._tokenizer, self._skips)
+    def _tracker(self, before: Seq[int]) -> TextTracker | None:
+        if self._tokenizer is None:
+            return None
+        return TextTracker(self._tokenizer, self._skips, before)
 
     def _block(self, known: _Known, sample: CompletionOutput, draft: Draft) -> dict[str, Any]:
         ids = sample.token_ids[known.tokens : known.tokens + draft.written]

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.stopping import decoded
 from foretoken.serve.blocks import Blocks
 from foretoken.serve.calling import named, with_calls, wrong_parameters
 from foretoken.serve.conversation import conversation_ids
@@ -46,13 +47,18 @@ async def _submit(server: Server, body: ChatBody) -> Answering:
     wanted = body.top_logprobs if body.logprobs else None
     most = server.settings.defaults.get("max_tokens") if asked is None else asked
     chosen = params(body, dict(server.settings.defaults), wanted, most)
-    ids = await asyncio.to_thread(_ids, server, body)
-    given = await server.encoded({"prompt_token_ids": ids}, chosen, asked)
+    prompt = await asyncio.to_thread(_prompt, server, body)
+    given = await server.encoded(prompt, chosen, asked)
     return await server.submit("chatcmpl", [given], body)
 
 
-def _ids(server: Server, body: ChatBody) -> list[int]:
-    return conversation_ids(body, body.messages, server.tokenizer, body.add_special_tokens)
+def _prompt(server: Server, body: ChatBody) -> dict[str, Any]:
+    """The conversation's token ids; and its text, where the answer goes on from that instead of
+    being one of its own."""
+    ids = conversation_ids(body, body.messages, server.tokenizer, body.add_special_tokens)
+    goes_on = body.continue_final_message
+    text = decoded(server.tokenizer, ids, body.skip_special_tokens) if goes_on else None
+    return {"prompt_token_ids": ids, "prompt": text}
 
 
 def _with_choice(body: ChatBody, settings: ServerSettings, tokenizer: Any) -> ChatBody:
@@ -103,7 +109,7 @@ class _Answer:
                 "logprobs": self._logprobs(sample.token_ids, sample.logprobs),
                 "stop_reason": sample.stop_reason,
                 **({"token_ids": sample.token_ids} if self._body.return_token_ids else {}),
-                **self._blocks.more(sample.index, sample),
+                **self._blocks.more(sample.index, sample, output.before),
             }
             for sample in output.outputs
         ]
@@ -156,7 +162,8 @@ class _Answer:
                 await self._checked(output)
                 for sample, known, called in zip(output.outputs, samples, calls, strict=True):
                     delta = known.more(sample)
-                    for choice in [] if delta is None else self._choices(sample, delta, called):
+                    parts = [] if delta is None else self._choices(output, sample, delta, called)
+                    for choice in parts:
                         chunk = self._chunk([choice], output, options.continuous_usage_stats)
                         yield event(chunk | (self._of_prompt(output) if first else {}))
                         first = False
@@ -170,7 +177,11 @@ class _Answer:
         return ToldCalls(self._format, self._only_first)
 
     def _choices(
-        self, sample: CompletionOutput, delta: Delta, calls: ToldCalls | None
+        self,
+        output: RequestOutput,
+        sample: CompletionOutput,
+        delta: Delta,
+        calls: ToldCalls | None,
     ) -> list[dict[str, Any]]:
         """The role alone before the first text, then the text and the calls."""
         parts: list[dict[str, Any]] = [{"content": delta.text}]
@@ -182,7 +193,7 @@ class _Answer:
         ]
         told[0]["logprobs"] = self._logprobs(delta.tokens, delta.logprobs)
         told[0] |= {"token_ids": delta.tokens} if self._body.return_token_ids else {}
-        told[0] |= self._blocks.more(sample.index, sample)
+        told[0] |= self._blocks.more(sample.index, sample, output.before)
         called = calls is not None and calls.called
         told[-1]["finish_reason"] = self._reason(delta.finish_reason, called)
         told[-1]["stop_reason"] = delta.stop_reason

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from collections.abc import Sequence as Seq
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,8 @@ from starlette.responses import Response
 
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import text_ids
-from foretoken.engine.stopping import decoded
+from foretoken.engine.stopping import TextTracker, decoded
+from foretoken.errors import described
 from foretoken.serve.blocks import Blocks
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
@@ -39,6 +41,8 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     most = body.max_tokens
     if most is None:
         most = server.settings.defaults.get("max_tokens", DEFAULT_TOKENS)
+    if _prompt_alone(body):
+        most = 1  # which isn't told
     defaults = dict(server.settings.defaults)
     if body.echo and body.logprobs is not None:
         defaults["prompt_logprobs"] = body.logprobs
@@ -53,6 +57,11 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     return await server.submit("cmpl", encoded, body)
 
 
+def _prompt_alone(body: CompletionBody) -> bool:
+    """Whether nothing is to be written: the prompt is scored."""
+    return body.echo and body.max_tokens == 0
+
+
 def _prompts(given: Any) -> list[Any]:
     """The prompts of a body: texts, or lists of token ids."""
     if isinstance(given, str):
@@ -62,11 +71,24 @@ def _prompts(given: Any) -> list[Any]:
 
 
 def _as_asked(prompt: Any, server: Server, body: CompletionBody) -> Any:
-    """A prompt for the engine, its text without special tokens where none are asked for."""
-    if isinstance(prompt, str) and not body.add_special_tokens:
-        ids = text_ids(prompt, server.tokenizer, special=False)
-        return {"prompt": prompt, "prompt_token_ids": ids}
-    return {"prompt_token_ids": prompt} if isinstance(prompt, list) else {"prompt": prompt}
+    """A prompt for the engine, its text without special tokens where none are asked for, and the
+    text of token ids that there are: what is written goes on from it."""
+    if isinstance(prompt, list):
+        return {"prompt": _text(prompt, server, body), "prompt_token_ids": prompt}
+    if body.add_special_tokens:
+        return {"prompt": prompt}
+    ids = text_ids(prompt, server.tokenizer, special=False)
+    return {"prompt": prompt, "prompt_token_ids": ids}
+
+
+def _text(prompt: list[int], server: Server, body: CompletionBody) -> str | None:
+    """The text of token ids; None without a tokenizer, and for ids that the engine will refuse."""
+    if server.tokenizer is None or max(prompt, default=0) >= server.vocab_size:
+        return None
+    try:
+        return decoded(server.tokenizer, prompt, body.skip_special_tokens)
+    except Exception as error:
+        raise described("The tokenizer", error) from error
 
 
 class _Answer:
@@ -78,11 +100,11 @@ class _Answer:
         self._tokenizer = answering.server.tokenizer
         self._spelling = Spelling(self._tokenizer, body.return_tokens_as_token_ids)
         self._blocks = Blocks(self._tokenizer, body)
-        self._lengths: dict[int, int] = {}  # of what choices' texts begin with, in characters
+        self._trackers: dict[int, TextTracker] = {}  # of choices' texts
 
     async def whole(self) -> dict[str, Any]:
         """The answer's JSON."""
-        outputs = [checked(await last(stream)) for stream in self._answering.streams]
+        outputs = [self._told(await last(stream)) for stream in self._answering.streams]
         whole = self._answering.opening("text_completion")
         whole["choices"] = [
             self._choice(place, output, sample, Told().more(sample))
@@ -98,8 +120,8 @@ class _Answer:
         known = [[Told() for _ in range(self._body.n)] for _ in streams]
         newest: dict[int, RequestOutput] = {}
         async with aclosing(merged(streams)) as outputs:
-            async for place, output in outputs:
-                newest[place] = checked(output)
+            async for place, found in outputs:
+                output = newest[place] = self._told(found)
                 for sample, seen in zip(output.outputs, known[place], strict=True):
                     delta = seen.more(sample)
                     if delta is not None:
@@ -109,6 +131,23 @@ class _Answer:
         if options.include_usage or self._settings.force_include_usage:
             done = [newest[place] for place in sorted(newest)]
             yield event(self._chunk([], None) | self._answering.totals(done))
+
+    def _told(self, output: RequestOutput) -> RequestOutput:
+        """An output, without what was written where the prompt alone is asked for. Raises what
+        `checked` raises."""
+        checked(output)
+        if not _prompt_alone(self._body):
+            return output
+        samples = [
+            replace(
+                sample.first(0, 0),
+                text="",
+                finish_reason=sample.finish_reason and "length",
+                stop_reason=None,
+            )
+            for sample in output.outputs
+        ]
+        return replace(output, outputs=samples)
 
     def _chunk(self, choices: list[Any], counted: Seq[RequestOutput] | None) -> dict[str, Any]:
         chunk = self._answering.opening("text_completion") | {"choices": choices}
@@ -129,11 +168,11 @@ class _Answer:
             *((output.prompt_logprobs or []) if echoed else ()),
             *delta.logprobs,
         ]
-        text = (self._echo(output) if echoed else "") + delta.text
+        text = ((output.prompt or "") if echoed else "") + delta.text
         choice: dict[str, Any] = {
             "index": index,
             "text": text,
-            "logprobs": self._logprobs(index, tokens, entries),
+            "logprobs": self._logprobs(index, output, delta, tokens, entries),
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }
@@ -142,18 +181,43 @@ class _Answer:
         if self._body.return_token_ids:
             choice["token_ids"] = delta.tokens
             choice |= {"prompt_token_ids": output.prompt_token_ids} if delta.opens else {}
-        return choice | self._blocks.more(index, sample)
+        return choice | self._blocks.more(index, sample, output.before)
 
-    def _echo(self, output: RequestOutput) -> str:
-        if output.prompt is not None or self._tokenizer is None:
-            return output.prompt or ""
-        return decoded(self._tokenizer, output.prompt_token_ids, self._body.skip_special_tokens)
-
-    def _logprobs(self, index: int, tokens: list[int], entries: list[Entry]) -> Any:
+    def _logprobs(
+        self,
+        index: int,
+        output: RequestOutput,
+        delta: Delta,
+        tokens: list[int],
+        entries: list[Entry],
+    ) -> Any:
+        """Of the tokens that a choice gains: the delta's, after the prompt's where that is told."""
         top = self._body.logprobs
         if top is None:
             return None
-        spelt = self._spelling.completion(tokens, entries, top, self._lengths.get(index, 0))
-        if tokens:
-            self._lengths[index] = spelt["text_offset"][-1] + len(spelt["tokens"][-1])
-        return spelt
+        offsets = [0] * len(tokens)  # without a tokenizer there is no text
+        if self._tokenizer is not None:
+            if index not in self._trackers:
+                self._trackers[index] = self._tracker(output.before)
+            given = tokens[: len(tokens) - len(delta.tokens)]
+            start = len(output.prompt or "") if self._body.echo else 0
+            offsets = [
+                *self._places(self._tracker(()), given, 0),
+                *self._places(self._trackers[index], delta.tokens, start),
+            ]
+        return self._spelling.completion(tokens, entries, top, offsets)
+
+    def _tracker(self, before: Seq[int]) -> TextTracker:
+        return TextTracker(self._tokenizer, self._body.skip_special_tokens, before)
+
+    def _places(self, tracker: TextTracker, tokens: Seq[int], start: int) -> list[int]:
+        """Where each of these tokens begins in a text, of which the tracker's begins at `start`. A
+        part of a character begins where that does."""
+        places = []
+        for token in tokens:
+            at, own = len(tracker.text), self._spelling.token(token)
+            new = tracker.append(token)
+            if own and new.endswith(own):  # perhaps after bytes that are no character
+                at = len(tracker.text) - len(own)
+            places.append(start + at)
+        return places

@@ -21,12 +21,20 @@ class Spelling:
 
     def __init__(self, tokenizer: Any, as_ids: bool = False) -> None:
         self._tokenizer, self._as_ids = tokenizer, as_ids or tokenizer is None
+        # A long prompt's likeliest tokens are many times the same, and all clients wait for them.
+        self._known: dict[int, str] = {}
 
     def token(self, token: int) -> str:
         """A token's text, alone. One that begins with a space shows it, though a tokenizer that
         reads words would leave it out at the beginning of a text."""
         if self._as_ids:
             return f"token_id:{token}"
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._alone(token)
+        return known
+
+    def _alone(self, token: int) -> str:
         alone = decoded(self._tokenizer, [token], False)
         both = decoded(self._tokenizer, [token, token], False)
         spaced = both == f"{alone} {alone}" and alone != ""
@@ -42,20 +50,15 @@ class Spelling:
         return {"content": content, "refusal": None}
 
     def completion(
-        self, tokens: Seq[int], entries: Seq[Entry], top: int, offset: int
+        self, tokens: Seq[int], entries: Seq[Entry], top: int, offsets: Seq[int]
     ) -> dict[str, Any]:
-        """A completion's `logprobs`; offset: where its first token begins in the text."""
-        texts = [self.token(token) for token in tokens]
-        offsets = []
-        for text in texts:
-            offsets.append(offset)
-            offset += len(text)
+        """A completion's `logprobs`; offsets: where its tokens begin in the text."""
         pairs = list(zip(tokens, entries, strict=True))
         return {
-            "tokens": texts,
+            "tokens": [self.token(token) for token in tokens],
             "token_logprobs": [None if e is None else _bounded(e[t]) for t, e in pairs],
             "top_logprobs": [None if e is None else self._top(t, e, top) for t, e in pairs],
-            "text_offset": offsets,
+            "text_offset": list(offsets),
         }
 
     def prompt(self, entries: Seq[Entry]) -> list[dict[str, Any] | None]:
@@ -73,8 +76,12 @@ class Spelling:
         }
 
     def _top(self, token: int, entry: Mapping[int, Logprob], top: int) -> dict[str, float]:
-        shown = dict.fromkeys([*_likeliest(entry, top), token])
-        return {self.token(other): _bounded(entry[other]) for other in shown}
+        """By text. Of tokens that are spelled alike, as parts of characters are, the one that was
+        written counts, else the likeliest."""
+        told: dict[str, float] = {}
+        for other in _likeliest(entry, top):
+            told.setdefault(self.token(other), _bounded(entry[other]))
+        return told | {self.token(token): _bounded(entry[token])}
 
     def _spelled(self, token: int, logprob: Logprob) -> dict[str, Any]:
         text = self.token(token)

@@ -33,6 +33,7 @@ class Server:
         self.llm, self.settings = llm, settings
         self.started = int(time.time())
         self.context: int = llm.llm.engine.target.max_length
+        self.vocab_size: int = llm.llm.engine.target.vocab_size
         self.opening = llm.llm.engine.target.opening
         self.metrics = Metrics(
             llm, settings.names[0], settings.metrics_prefix, self.context, settings.engine

@@ -22,12 +22,15 @@ T = TypeVar("T")
 
 DONE = "data: [DONE]\n\n"
 KEEP_ALIVE = ": keep-alive\n\n"
+_BREAKS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""What ends no line of an event, and does for clients that split texts as Python does (httpx)."""
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}  # proxies pass it on at once
 
 
 def event(data: Mapping[str, Any]) -> str:
     """One server-sent event."""
-    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"data: {text.translate(_BREAKS)}\n\n"
 
 
 class Gone(Exception):

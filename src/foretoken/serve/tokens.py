@@ -44,7 +44,7 @@ async def detokenize(request: Request) -> Response:
     body = await server.read(request, DetokenizeBody)
     if server.tokenizer is None:
         raise ApiError(400, "The server has no tokenizer, and knows token ids only.")
-    size = server.llm.llm.engine.target.vocab_size
+    size = server.vocab_size
     wrong = next((token for token in body.tokens if token >= size), None)
     if wrong is not None:
         raise ApiError(400, f"{wrong} is outside of the vocabulary of {size} tokens.", "tokens")
