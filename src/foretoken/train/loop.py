@@ -151,13 +151,15 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
         )
     # It keeps the first training's device and precision for the whole process, and takes the first
     # GPU for any other: device and precision of the products are not left to it.
-    return Accelerator(
+    accelerator = Accelerator(
         cpu=processes.launched() and frozen.model.device.type == "cpu",
         device_placement=False,
         mixed_precision="no",
         log_with=list(job.log_with) or None,
         project_dir=str(job.out / "logs"),
     )
+    processes.meet_again(accelerator)
+    return accelerator
 
 
 def precision_of(precision: str, device: torch.device) -> str:
