@@ -60,6 +60,7 @@ def train(
     a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
+    module.train()  # a small model was loaded for serving, and resumed would do without dropout
     working = shards.shared_out(module, accelerator.device) if job.shard else module
     optimizers = optimizers_for(working, recipe)
     wrapped = working if job.shard else accelerator.prepare(module)
