@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from foretoken.errors import ForetokenError
 
@@ -71,8 +73,8 @@ def meet_again(accelerator: Any) -> None:
     the first process measures what it has trained."""
     if accelerator.state.backend is None or torch.distributed.is_initialized():
         return
-    store, own, among = next(torch.distributed.rendezvous("env://"))
-    store = torch.distributed.PrefixStore(f"training {next(_MEETINGS)}", store)
+    store, own, among = next(rendezvous("env://"))
+    store = PrefixStore(f"training {next(_MEETINGS)}", store)
     store.set(f"there {own}", "")
     store.wait([f"there {rank}" for rank in range(among)], _LONG)
     backend = accelerator.state.backend
