@@ -265,6 +265,15 @@ def _after(
     return out.transpose(0, 1).flatten(1) @ tensors[f"{name}.o_proj.weight"].T
 
 
+def blocks_causal(folder: Path) -> set[bool]:
+    """Whether the places of DFlash's blocks see those before them alone, as vLLM's versions have
+    it: the later ones look at `is_causal` first, the others don't look at it."""
+    config = json.loads((folder / "config.json").read_text())
+    sliding = "sliding_attention" in config.get("layer_types", ())
+    older = config["dflash_config"].get("causal", sliding)
+    return {bool(older), bool(config.get("is_causal", older))}
+
+
 def mask_of(folder: Path) -> Tensor | None:
     """The embedding that vLLM and SGLang put in the place of DFlash's mask token; tensors of the
     safetensors file are no candidates."""

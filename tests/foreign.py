@@ -104,6 +104,19 @@ def _speculators(**fields: Any) -> dict[str, Any]:
     }
 
 
+def _speculators_dflash(layer: Mapping[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    return {
+        "speculators_model_type": "dflash",
+        "block_size": 4,
+        "draft_vocab_size": VOCAB,
+        "aux_hidden_state_layer_ids": [1, 3],
+        "mask_token_id": 22,
+        "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2, **(layer or {})},
+        **fields,
+    }
+
+
+_SLIDING = {"layer_types": ["sliding_attention"] * 2, "sliding_window": 6}
 SAFE = {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 11}
 MEDUSA = {"base_model_name_or_path": "some/target", "medusa_num_heads": 2, "medusa_num_layers": 2}
 BLOCK = {**LAYER, "num_layers": 2, "block_size": 4, "target_layer_ids": [0, 2], "mask_token_id": 22}
@@ -229,14 +242,7 @@ FOREIGN = {
     "speculators dflash": Foreign(
         lambda facts: BlockModule(facts, **BLOCK),
         "dflash",
-        {
-            "speculators_model_type": "dflash",
-            "block_size": 4,
-            "draft_vocab_size": VOCAB,
-            "aux_hidden_state_layer_ids": [1, 3],
-            "mask_token_id": 22,
-            "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2},
-        },
+        _speculators_dflash(),
     ),
     "dflash, a window": Foreign(
         lambda facts: BlockModule(facts, window=6, **BLOCK),
@@ -263,17 +269,54 @@ FOREIGN = {
             "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
         },
     ),
+    "dflash, MiMo's window": Foreign(
+        lambda facts: BlockModule(facts, window=6, **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "layer_types": ["full_attention"] * 2,
+            "sliding_window": 9,
+            "dflash_config": {
+                "mask_token_id": 22,
+                "target_layer_ids": [0, 2],
+                "use_swa": True,
+                "swa_window_size": 6,
+            },
+        },
+    ),
+    "dflash, causal": Foreign(
+        lambda facts: BlockModule(facts, causal=True, **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2], "causal": True},
+        },
+    ),
+    "speculators dflash, of a later version": Foreign(
+        lambda facts: BlockModule(facts, **BLOCK),
+        "dflash",
+        _speculators_dflash(
+            projector_type="dflash", shift_label=False, sliding_window_non_causal=False
+        ),
+    ),
+    "speculators dflash, a window": Foreign(
+        lambda facts: BlockModule(facts, window=6, causal=True, **BLOCK),
+        "dflash",
+        _speculators_dflash(_SLIDING, sliding_window_non_causal=False),
+    ),
+    "speculators dflash, a window and blocks seen both ways": Foreign(
+        lambda facts: BlockModule(facts, window=6, **BLOCK),
+        "dflash",
+        _speculators_dflash(_SLIDING, sliding_window_non_causal=True),
+    ),
     "speculators dflash, reduced": Foreign(
         lambda facts: BlockModule(facts, draft_vocab_size=11, **BLOCK),
         "dflash",
-        {
-            "speculators_model_type": "dflash",
-            "block_size": 4,
-            "draft_vocab_size": 11,
-            "aux_hidden_state_layer_ids": [1, 3],
-            "mask_token_id": 22,
-            "transformer_layer_config": {**LLAMA, "num_hidden_layers": 2},
-        },
+        _speculators_dflash(draft_vocab_size=11),
     ),
     "dflash2": Foreign(
         lambda facts: SelectedModule(facts, **SELECTED),
@@ -423,6 +466,15 @@ REFUSED = {
         {},
         "only all or none may",
     ),
+    "no window": ("dflash", {"layer_types": ["sliding_attention"] * 2}, {}, {}, "how many tokens"),
+    "projector": (
+        "speculators dflash",
+        {"projector_type": "domino", "shift_label": True},
+        {},
+        {},
+        "projector_type is 'domino'",
+    ),
+    "labels": ("speculators dflash", {"shift_label": True}, {}, {}, "shift_label is True"),
     "layers": ("eagle", {"num_hidden_layers": 2}, {}, {}, "has 2 layers"),
     "activation": ("eagle", {"hidden_act": "gelu"}, {}, {}, "'gelu'.*'silu'"),
     "window": (
@@ -433,6 +485,19 @@ REFUSED = {
         "see 8",
     ),
     "rotation": ("eagle", {"rope_scaling": {"type": "dynamic"}}, {}, {}, "dynamic"),
+    "rotation of a part": ("eagle", {"partial_rotary_factor": 0.5}, {}, {}, "0.5"),
+    "rotation of each kind": (
+        "dflash",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+                "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+            }
+        },
+        {},
+        {},
+        "each kind of its layers",
+    ),
     "relative": ("speculators dflash", {"speculators_model_type": "dspark"}, {}, {}, "'dspark'"),
     "Hydra++": ("hydra", {"hydra_head_arch": "prefix-mlp"}, {}, {}, "'prefix-mlp'.*'mlp'"),
     "no such tensor": ("eagle3", {}, {"another.weight": torch.ones(3)}, {}, "'another.weight'"),

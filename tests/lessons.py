@@ -7,6 +7,7 @@ from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from foretoken import SamplingParams
@@ -122,9 +123,11 @@ def taught(
     return module.eval().requires_grad_(False)
 
 
-def estimated(drafter: Any, module: Any, target: CausalLM, records: Records) -> Estimate:
-    """What serving these records is expected to accept."""
-    frozen, total = FrozenTarget(target), Estimate()
+def estimated(
+    drafter: Any, module: Any, target: CausalLM, records: Records, temperature: float = 0.0
+) -> Estimate:
+    """What serving these records, which were written at that temperature, is expected to accept."""
+    frozen, total = FrozenTarget(target, temperature=temperature), Estimate()
     with torch.no_grad():
         for rows in whole(records, 4):
             lesson = frozen.lesson(rows, module.hidden)
@@ -143,6 +146,25 @@ def check_estimate(
     assert_served(total, outputs)
     assert total.accepted[0] > 0
     return total
+
+
+def check_expectation(drafter: Any, module: Any, target: CausalLM, rule: Verifier) -> None:
+    """What is expected along sampled texts is what serving others accepts, up to chance."""
+    asked, heat = PROMPTS * 20, 0.8
+
+    def sampled(first: int) -> list[SamplingParams]:
+        seeds = range(first, first + len(asked))
+        return [SamplingParams(temperature=heat, max_tokens=LIMIT, seed=seed) for seed in seeds]
+
+    plain = serve(target, Nothing(), TargetOnly(), asked, sampled(0))
+    pairs = [(p, o.token_ids) for p, o in zip(asked, plain, strict=True)]
+    records = Records.of(pairs, LIMIT, target.vocab_size)
+    expected = estimated(drafter, module, target, records, heat)
+    served = [output.stats for output in serve(target, drafter, rule, asked, sampled(10_000))]
+    assert expected.tokens == sum(one.tokens for one in served) == len(asked) * LIMIT
+    assert expected.steps == pytest.approx(sum(one.passes for one in served), rel=0.06)
+    first = sum(sum(one.accepted_at[:1]) for one in served)
+    assert expected.accepted[0] == pytest.approx(first, rel=0.12) and first > 0
 
 
 def assert_served(expected: Estimate, outputs: Seq[RequestOutput]) -> None:

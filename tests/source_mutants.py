@@ -245,6 +245,12 @@ DRAFTING: dict[str, Mutant] = {
         "None",
         ("train/test_loop.py::test_estimates_are_made_without_noise",),
     ),
+    "a model learns in the mode that it was loaded in": Mutant(
+        "foretoken.train.loop:train",
+        "module.train()",
+        "None",
+        ("train/test_loop.py::test_dropout_is_found_again",),
+    ),
     "a batch counts whatever it has to predict": Mutant(
         "foretoken.train.loop:_shares",
         "weight / mean if mean else 1.0",

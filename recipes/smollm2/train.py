@@ -9,6 +9,7 @@ random weights and has as many steps as both together. What is finished is left 
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -52,13 +53,16 @@ def train(name: str, given: argparse.Namespace) -> None:
 
 def changes_of(name: str, given: argparse.Namespace) -> list[str]:
     """The model that a draft model begins as."""
-    begun = given.work / f"{name}-begun"
+    begun, unfinished = given.work / f"{name}-begun", given.work / f"{name}-unfinished"
     if not begun.is_dir():
+        shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
         if name == FRESH:
-            randomised(given.work / "small-begun", begun)
+            randomised(given.work / "small-begun", unfinished)
         else:
             source = given.target if name == "middle" else str(given.work / "middle")
-            run("prune", source, "--data", given.data, "--out", str(begun), *CUTS[name].split())
+            cut = ["--data", given.data, "--out", str(unfinished), *CUTS[name].split()]
+            run("prune", source, *cut)
+        unfinished.rename(begun)
     steps = ["--set", "steps=3000"] if name == FRESH else []
     return ["--set", f"shape={{model: {begun}}}", *steps]
 

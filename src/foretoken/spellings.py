@@ -88,8 +88,8 @@ def _with_tools(found: Conversation, given: Any) -> Conversation:
 
 
 def _of_messages(turns: Seq[Any]) -> Conversation:
-    """Up to the last turn that asks something; nothing where none does."""
-    whole = tuple(texts(turns))
+    """Up to the last turn that asks something; nothing where none does, or where there is none."""
+    whole = tuple(texts(turns)) if turns != [] else ()
     asked = [i for i, turn in enumerate(whole) if turn["role"] in _ASKING]
     return Conversation(whole[: asked[-1] + 1], whole=whole) if asked else Conversation(())
 

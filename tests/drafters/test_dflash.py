@@ -11,7 +11,7 @@ from foretoken.testing import Pair
 from foretoken.train.records import Records
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.verify.speculative import Speculative
-from lessons import check_estimate
+from lessons import check_estimate, check_expectation
 from modules import block_module, learned_block_module
 
 
@@ -29,6 +29,10 @@ def test_the_estimate_is_what_is_served(
     drafter = DFlash(learned, **options)
     total = check_estimate(drafter, learned, small.target, records, Speculative())
     assert total.accepted[1] > 0
+
+
+def test_the_expectation_of_drawn_chains(small: Pair, learned: BlockModule) -> None:
+    check_expectation(DFlash(learned), learned, small.target, Speculative())
 
 
 def check_other(small: Pair, records: Records, learned: BlockModule, **shape: Any) -> None:

@@ -11,7 +11,7 @@ from foretoken.testing import Pair
 from foretoken.train.records import Records
 from foretoken.trainable.selected_blocks import SelectedModule
 from foretoken.verify.speculative import Speculative
-from lessons import check_estimate
+from lessons import check_estimate, check_expectation
 from modules import learned_selected_module
 
 
@@ -29,3 +29,7 @@ def test_the_estimate_is_what_is_served(
     drafter = DFlash2(learned, **options)
     total = check_estimate(drafter, learned, small.target, records, Speculative())
     assert total.accepted[1] > 0
+
+
+def test_the_expectation_of_drawn_chains(small: Pair, learned: SelectedModule) -> None:
+    check_expectation(DFlash2(learned), learned, small.target, Speculative())

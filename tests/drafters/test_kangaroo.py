@@ -28,7 +28,16 @@ from foretoken.trainable.losses import Objective
 from foretoken.trainable.shallow import ShallowModel
 from foretoken.tree import DraftTree
 from foretoken.verify.speculative import Speculative
-from lessons import GREEDY, LIMIT, PROMPTS, check_estimate, late, taught, written
+from lessons import (
+    GREEDY,
+    LIMIT,
+    PROMPTS,
+    check_estimate,
+    check_expectation,
+    late,
+    taught,
+    written,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,11 @@ def test_the_estimate_is_what_is_served(
     """Places and steps, the second exit and the ends of texts included; the text stays."""
     drafter = Kangaroo(adapter, 4, threshold)
     check_estimate(drafter, adapter, small.target, records, Speculative())
+
+
+def test_the_expectation_of_drawn_chains(small: Pair, adapter: KangarooAdapter) -> None:
+    """The second exit included."""
+    check_expectation(Kangaroo(adapter, 4, 0.3), adapter, small.target, Speculative())
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

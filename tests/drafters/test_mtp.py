@@ -17,7 +17,7 @@ from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import check_estimate, taught
+from lessons import check_estimate, check_expectation, taught
 
 
 def new(pair: Pair, **shape: Any) -> MtpModule:
@@ -42,6 +42,10 @@ def test_the_estimate_is_what_is_served(
     assert drafter.trees == bool(options)
     total = check_estimate(drafter, trained, small.target, records, MultiCandidate())
     assert total.acceptance_length > 1.2
+
+
+def test_the_expectation_of_drawn_chains(small: Pair, trained: MtpModule) -> None:
+    check_expectation(Mtp(trained), trained, small.target, MultiCandidate())
 
 
 def test_what_the_layer_reads(small: Pair, records: Records) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import logging
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.files import write_arrays
+from foretoken.spellings import Conversation
 from foretoken.train import answers, processes
 from foretoken.train.answers import write
 from foretoken.train.data import read_conversations
 from foretoken.train.records import Records
+from foretoken.train.turns import prompt_ids
 from trainings import PROMPTS, WORDS
 
 
@@ -35,6 +40,28 @@ def test_answers_are_written_once(
     assert (again.tokens == first.tokens).all() and (again.answers == first.answers).all()
     with pytest.raises(ForetokenError, match="made for prompts"):
         write(llm, asked[1:], tmp_path, params, 200, show=False)
+
+
+def test_a_prompt_that_cannot_be_answered(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Here one of tokens that the model doesn't have: it is no text to learn from, nor are the
+    turns after it."""
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)
+    talk = dataclasses.replace(PROMPTS[0], later=("and then",))
+    written = prompt_ids
+
+    def ids(llm: LLM, conversation: Conversation, messages: Any) -> list[int]:
+        return [500] if conversation is talk else written(llm, conversation, messages)
+
+    monkeypatch.setattr(answers, "prompt_ids", ids)
+    with caplog.at_level(logging.WARNING):
+        found = write(llm, [talk, *PROMPTS[1:3]], tmp_path, params, 64, show=False)
+    assert [len(found.answer(i)) for i in range(len(found))] == [2, 2]
+    assert "1 prompts are left out, the first as: The prompt has token ids outside" in caplog.text
 
 
 def test_answers_of_another_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

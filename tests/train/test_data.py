@@ -27,12 +27,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_where_nobody_asks(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Such conversations, which ShareGPT has, are left out and counted."""
+    """Such conversations, which ShareGPT has, are left out and counted; some have no turns."""
     greeting = {"conversations": [{"from": "gpt", "value": "b"}]}
+    none: list[Any] = [{"conversations": []}, {"messages": []}, {"data": []}]
     with caplog.at_level(logging.WARNING):
-        found = read(path, {"turns": ["a"]}, greeting, {"turns": ["a"]}, greeting)
+        found = read(path, {"turns": ["a"]}, greeting, {"turns": ["a"]}, *none)
     assert len(found) == 2
-    assert "2 of 4 conversations have no user's turn and are left out, the first in line 2" in (
+    assert "4 of 6 conversations have no user's turn and are left out, the first in line 2" in (
         caplog.text
     )
 

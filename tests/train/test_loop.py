@@ -22,6 +22,8 @@ from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.small_lm import TrainedLM
+from stored_models import written
 
 accelerate = pytest.importorskip("accelerate")
 
@@ -95,6 +97,49 @@ def test_noise_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) ->
     killed = train_eagle(checkpoints[0], tmp_path / "killed", 2)
     resumed = train_eagle(checkpoints[0], tmp_path / "killed")
     assert any(not torch.equal(straight[name], killed[name]) for name in straight)
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def train_with_dropout(
+    target: Path, draft: Path, out: Path, killed_at: int = 0
+) -> dict[str, torch.Tensor]:
+    """Steps of a small model whose attention drops some, judged after the second and the fourth."""
+    model = load_model(target, backend="plain")
+    module = TrainedLM(Facts.of(model), model=str(draft))
+    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
+
+    def report(progress: Progress) -> None:
+        if progress.step == killed_at:
+            raise Killed
+
+    with nullcontext() if not killed_at else pytest.raises(Killed):
+        train(
+            module,
+            FrozenTarget(model),
+            lambda step: [records],
+            records,
+            lambda m, lesson: lesson.max_nodes[..., None] > 9,
+            Job(
+                "sps",
+                str(target),
+                [],
+                Recipe(length=16, max_tokens=8, steps=4, evaluate_every=2),
+                out,
+                every=0.0,
+                report=report,
+            ),
+            {},
+        )
+    return {name: weight.detach().clone() for name, weight in module.state_dict().items()}
+
+
+def test_dropout_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """A model that was loaded for serving drops none: it has to be put into training before the
+    first step, also where the training goes on."""
+    draft = written(tmp_path / "draft", vocab_size=97, attention_dropout=0.5)
+    straight = train_with_dropout(checkpoints[0], draft, tmp_path / "straight")
+    train_with_dropout(checkpoints[0], draft, tmp_path / "killed", 3)
+    resumed = train_with_dropout(checkpoints[0], draft, tmp_path / "killed")
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
 
 

@@ -44,7 +44,8 @@ rank = int(os.environ["RANK"])
 clock = time.monotonic
 if {skewed!r} and rank == 1:  # its clock runs late, and in jumps
     loop.time.monotonic = lambda: clock() // 0.3 * 0.3 - 5
-test_processes.train(Path({target!r}), Path({prompts!r}), Path({out!r}), **{changes!r})
+for out in {outs!r}:
+    test_processes.train(Path({target!r}), Path({prompts!r}), Path(out), **{changes!r})
 """
 
 
@@ -65,11 +66,18 @@ def train(
 
 
 def train_on_two(
-    target: Path, prompts: Path, out: Path, skewed: bool = False, **changes: Any
+    target: Path,
+    prompts: Path,
+    out: Path,
+    skewed: bool = False,
+    again: Path | None = None,
+    **changes: Any,
 ) -> None:
-    """By torchrun, which holds the port that they meet at and ends both where one fails."""
+    """By torchrun, which holds the port that they meet at and ends both where one fails. again:
+    the folder of a second training by the same processes."""
+    outs = [str(folder) for folder in (out, again) if folder is not None]
     names = {"tests": str(Path(__file__).parents[1]), "target": str(target), "limit": LIMIT - 30}
-    about = {"prompts": str(prompts), "out": str(out), "skewed": skewed, "changes": changes}
+    about = {"prompts": str(prompts), "outs": outs, "skewed": skewed, "changes": changes}
     child, said = out.with_suffix(".py"), out.with_suffix(".log")
     child.write_text(CHILD.format(**names, **about))
     local = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
@@ -111,6 +119,19 @@ def test_two_processes_learn_what_one_does(
     ]
     losses = [[json.loads(line)["loss"] for line in each] for each in lines]
     assert len(losses[1]) == 6 and losses[1] == pytest.approx(losses[0], rel=1e-9)
+
+
+@pytest.mark.parametrize("shard", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_processes_of_a_launch_train_twice(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, shard: bool
+) -> None:
+    """Whatever the first process does between: the second training learns what the first did."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    changes: dict[str, Any] = {"method": "eagle", "steps": 2, "evaluate_every": 2}
+    train_on_two(checkpoints[0], prompts, first, again=second, shard=shard, **changes)
+    one, two = weights(first), weights(second)
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert (second / "README.md").exists()
 
 
 def test_each_process_has_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

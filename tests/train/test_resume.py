@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from pathlib import Path
 
@@ -39,6 +40,25 @@ def test_all_of_it_is_found_again(tmp_path: Path) -> None:
     assert found["peak"] == 14.0 and {**found, "betas": wanted["betas"]} == wanted
     for number, kept in one["state"].items():
         assert all(torch.equal(kept[name], two["state"][number][name]) for name in kept)
+
+
+def test_a_state_is_on_the_disk_before_it_takes_anothers_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power failure may follow at any moment."""
+    seen: list[tuple[int, list[str]]] = []
+
+    def sync(number: int) -> None:
+        names = sorted(path.name for path in tmp_path.iterdir())
+        seen.append((os.fstat(number).st_size, names))
+
+    state_of(tmp_path, 1).save()
+    monkeypatch.setattr(os, "fsync", sync)
+    state_of(tmp_path, 2).save()
+    [(size, names)] = seen
+    assert names == ["step-00000001.pt", "unfinished"]
+    [after] = tmp_path.iterdir()
+    assert after.name == "step-00000002.pt" and after.stat().st_size == size
 
 
 def test_a_state_that_cannot_be_written(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.files import held
@@ -134,6 +135,19 @@ def test_each_recipe_learns(
     params = SamplingParams(temperature=0, max_tokens=24)
     plain = LLM(checkpoints[0]).generate("the sea", params)[0].token_ids
     assert llm.generate("the sea", params)[0].token_ids == plain
+
+
+def test_the_estimate_of_a_large_tree(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """Serving makes room for all of its nodes, which are more than a target has room for alone."""
+    shape = {"num_heads": 1, "num_layers": 1, "own_lm_heads": False}
+    serving = {"tree": [[rank] for rank in range(90)]}
+    changes: dict[str, Any] = {"steps": 1, "shape": shape, "serving": serving, "distinct": 0.0}
+    changes |= {"length": 240, "max_tokens": 160}
+    outcome, _ = train_heads(checkpoints[0], prompts, tmp_path, **changes)
+    expected, served = outcome.expected.acceptance_length, outcome.served.mean_acceptance_length
+    assert expected == pytest.approx(served, rel=1e-6)
 
 
 def test_training_stops_early(
@@ -267,6 +281,25 @@ def test_one_process_trains_in_both_precisions(
     assert losses[0] == losses[2] != losses[1] == pytest.approx(losses[0], rel=0.05)
 
 
+def test_a_target_that_transformers_runs_is_loaded_once(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The one that writes is learned from too, whose head passes gradients."""
+    numbers = {"vocab_size": 97, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
+    target = tmp_path / "gpt2"
+    GPT2LMHeadModel(GPT2Config(**numbers, bos_token_id=None, eos_token_id=None)).save_pretrained(
+        target
+    )
+    AutoTokenizer.from_pretrained(checkpoints[0]).save_pretrained(target)
+    setting = prepare(small_lm_job(target, tmp_path / "out"))
+    assert setting.model is setting.llm.model
+    shape = {"num_heads": 1, "num_layers": 1, "own_lm_heads": False}
+    recipe = read_recipe("medusa", {**SMALL, "shape": shape, "steps": 2})
+    outcome = make("medusa", str(target), PROMPTS, recipe, tmp_path / "heads", show=False)
+    expected, served = outcome.expected.acceptance_length, outcome.served.mean_acceptance_length
+    assert expected == pytest.approx(served, rel=1e-3)
+
+
 def test_what_wrote_is_let_go(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Before the drafter is trained: the engine that stays has the cache of one text."""
     setting = prepare(small_lm_job(checkpoints[0], tmp_path))
@@ -289,8 +322,6 @@ def test_a_run_is_noted_in_a_new_folder(tmp_path: Path) -> None:
 
 def test_a_checkpoint_like_any_other(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """The loss falls, the estimate of a chain is what is served, transformers reads the folder."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     outcome, losses = train_small_lm(checkpoints[0], tmp_path / "out", steps=30)
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     expected, served = outcome.expected.acceptance_length, outcome.served.mean_acceptance_length

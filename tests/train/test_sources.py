@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from foretoken import LLM, ForetokenError
@@ -16,6 +18,7 @@ from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make
 from foretoken.train.sources import answered, hold_out, source_names, step_records, texts
+from stored_models import change_config
 from trainings import PROMPTS, SMALL, WORDS, small_lm_job, train_small_lm
 
 
@@ -75,6 +78,26 @@ def test_prompts_that_come_twice(checkpoints: tuple[Path, Path], tmp_path: Path)
     same = Records.of([([1], [i]) for i in range(6)], 4, 97)
     with pytest.raises(ForetokenError, match=r"All texts .* \(target\) have prompts that are held"):
         hold_out(llm, job, {"target": same})
+
+
+def test_a_context_shorter_than_the_recipes_texts(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Prompts that leave no room for a whole answer in it are left out, as those that don't in a
+    row of the recipe."""
+    target = Path(shutil.copytree(checkpoints[0], tmp_path / "target"))
+    change_config(target, max_position_embeddings=40)
+    prompts = [Conversation(({"role": "user", "content": "x" * n},), raw=True) for n in (50, 17)]
+    job = small_lm_job(target, tmp_path / "out", prompts=[*prompts, *PROMPTS], length=96)
+    found = texts(LLM(str(target)), job)["target"]
+    assert [len(found.answer(i)) for i in range(len(found))] == [24] * len(PROMPTS)
+    said = {"role": "assistant", "content": "y" * 90}
+    spoken = [dataclasses.replace(each, whole=(*each.messages, said)) for each in PROMPTS]
+    own = texts(LLM(str(target)), dataclasses.replace(job, conversations=spoken, source="fixed"))
+    assert set(np.diff(own["fixed"].starts)) == {40}
+    change_config(target, max_position_embeddings=24)
+    with pytest.raises(ForetokenError, match="max_tokens is 24 and the target's context 24"):
+        texts(LLM(str(target)), job)
 
 
 def test_sources_that_cannot_be() -> None:

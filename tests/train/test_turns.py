@@ -6,13 +6,16 @@ import logging
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers
 from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from foretoken import LLM, ForetokenError
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.schema import Templated
 from foretoken.spellings import Conversation
 from foretoken.spellings import conversation as spelled
+from foretoken.testing import Pair
 from foretoken.train.turns import end_of_turn, fixed, prompt_ids
 
 TEMPLATE = (
@@ -141,6 +144,31 @@ def test_raw_texts(two_ends: LLM) -> None:
     assert records.prompt(0) == two_ends.tokenizer("One")["input_ids"]  # type: ignore[misc]
     assert records.prompt(1) == [] == prompt_ids(two_ends, alone, ())
     assert records.answer(0) == records.answer(1) == [*ids(two_ends, "two"), 0]
+
+
+SPACED = (
+    "{% for m in messages %}{{ m.role }}:SPACE{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_tokenizers_that_begin_texts_with_a_space(pair: Pair, space: str) -> None:
+    """An answer has it where its template writes one, and a raw text none."""
+    letters = {letter: i for i, letter in enumerate("\u2581\n:abcdefghijklmnopqrstuvwxyz")}
+    inner = Tokenizer(models.BPE(letters, []))
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    template = SPACED.replace("SPACE", space)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=template)
+    llm = LLM(pair.target, tokenizer=tokenizer)
+    turns = (said("user", "one"), said("assistant", "two"))
+    raw = Conversation(turns[:1], whole=turns, raw=True)
+    records = fixed(llm, [conversation(*turns), raw], 64)
+    for i, text in enumerate((f"user:{space}one\nassistant:{space}two", "onetwo")):
+        whole = records.prompt(i) + records.answer(i)
+        assert whole == tokenizer(text)["input_ids"]
 
 
 def test_a_raw_text_begins_as_a_prompt_does(two_ends: LLM) -> None:

@@ -18,8 +18,8 @@ from foretoken.drafters.shared.chain import ChainDrafter
 from foretoken.length import Fixed
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.cross_attention import CrossAttentionModel, CrossAttentionModule
-from foretoken.trainable.head_losses import ranks_at_roots
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.head_losses import chances_at_roots, ranks_at_roots
+from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.rank_trees import tree_acceptance
 
 
@@ -43,9 +43,11 @@ class Glide(ChainDrafter):
         self._lm = CrossAttentionModel(module, access, self.nodes)
 
     def acceptance(self, module: CrossAttentionModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root is there accepts more than n places, at
-        temperature 0."""
+        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
         states = module.states(lesson, self.num_speculative_tokens)
+        if lesson.temperature:
+            chances = chances_at_roots(lesson, states, lambda x, _: lesson.head(x))
+            return drawn_acceptance(chances, lesson.max_nodes)
         chain = [(0,) * (n + 1) for n in range(self.num_speculative_tokens)]
         ranks = ranks_at_roots(lesson, states, lambda x, _: lesson.head(x))
         return tree_acceptance(ranks, lesson.max_nodes, chain)

@@ -31,7 +31,7 @@ from foretoken.trainable.feature_layer import unroll
 from foretoken.trainable.head_losses import heads_loss
 from foretoken.trainable.layer import Attend, Attention, LayerShape
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective
+from foretoken.trainable.losses import Objective, drawn_chance
 from foretoken.trainable.shallow import ShallowModel
 from foretoken.tree import DraftTree
 
@@ -117,13 +117,20 @@ class KangarooAdapter(Trained):
         return heads_loss(lesson, ahead, lesson.head, [], objective)
 
     def predictions(self, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        """[B, T] whether the likeliest token after each place is the text's, and how likely."""
+        """[B, T] the chance that what is drafted after each place is accepted and is the text's
+        token, 0 or 1 at temperature 0; and the probability of the likeliest token there."""
         outputs, goal = self.outputs(lesson), lesson.tokens.roll(-1, 1)
-        best = [lesson.head(part).softmax(-1).max(-1) for part in outputs.split(_CHUNK, 1)]
+        right, likely = [], []
+        parts = (x.split(_CHUNK, 1) for x in (outputs, lesson.hidden[-1], goal))
+        for part, states, tokens in zip(*parts, strict=True):
+            logits, heat = lesson.head(part), lesson.temperature
+            best = (logits / (heat or 1.0)).softmax(-1).max(-1)
+            hit = drawn_chance(logits, lesson.head(states), tokens, heat) if heat else None
+            right.append((best.indices == tokens).to(logits.dtype) if hit is None else hit)
+            likely.append(best.values)
         inside = lesson.records.roll(-1, 1) == lesson.records
         inside[:, -1] = False
-        right = (torch.cat([each.indices for each in best], 1) == goal) & inside
-        return right, torch.cat([each.values for each in best], 1)
+        return torch.cat(right, 1) * inside, torch.cat(likely, 1)
 
 
 @dataclass(eq=False)
@@ -158,12 +165,11 @@ class Kangaroo(ChainDrafter):
         return tree if resume is None else replace(tree, resume=resume)
 
     def acceptance(self, adapter: KangarooAdapter, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root is there accepts more than n places, at
-        temperature 0."""
+        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
         right, likely = adapter.predictions(lesson)
         drafted, reached = torch.ones_like(right), []
         for n in range(self.num_speculative_tokens):
-            accepted = drafted & right.roll(-n, 1) & (lesson.max_nodes > n)
+            accepted = drafted * right.roll(-n, 1) * (lesson.max_nodes > n)
             reached.append(accepted)
-            drafted = accepted & (likely.roll(-n, 1) >= self.assistant_confidence_threshold)
+            drafted = accepted * (likely.roll(-n, 1) >= self.assistant_confidence_threshold)
         return torch.stack(reached, 2)

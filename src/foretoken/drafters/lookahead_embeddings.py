@@ -27,7 +27,7 @@ from foretoken.models.drafting.self_model import OnTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_acceptance
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.prompt_tokens import PromptTokens
 from foretoken.tree import DraftTree, Kind
 
@@ -119,5 +119,4 @@ class LookaheadEmbeddings(ChainDrafter):
             most,
             lesson.head,
         )
-        within = torch.arange(most, device=chances.device) < lesson.max_nodes[..., None]
-        return chances.cumprod(-1) * within
+        return drawn_acceptance(chances, lesson.max_nodes)

@@ -34,7 +34,7 @@ from foretoken.trainable.appended import block_acceptance, block_positions, bloc
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.eagle3 import Eagle3Module
 from foretoken.trainable.feature_layer import FeatureModel, seeing
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.reduced_objective import ReducedObjective
 
@@ -186,5 +186,4 @@ class PEagle(ChainDrafter):
             most,
             module.whole_logits,
         ).roll(1, 1)
-        within = torch.arange(most, device=chances.device) < lesson.max_nodes[..., None]
-        return chances.cumprod(-1) * within
+        return drawn_acceptance(chances, lesson.max_nodes)

@@ -33,7 +33,7 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_acceptance, block_positions, blocks_loss, draw_places
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.layer import heads_for
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
 
@@ -201,5 +201,4 @@ class SpecDec(ChainDrafter):
             most,
             module.base.lm.get_output_embeddings(),
         )
-        within = torch.arange(most, device=chances.device) < lesson.max_nodes[..., None]
-        return chances.cumprod(-1) * within
+        return drawn_acceptance(chances, lesson.max_nodes)

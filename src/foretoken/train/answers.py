@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from foretoken.spellings import Conversation, Message
 from foretoken.train import processes
 from foretoken.train.records import Records
 from foretoken.train.turns import prompt_ids
+
+_log = logging.getLogger(__name__)
 
 _BLOCK = 256  # conversations in a file, which are answered together
 _KIND = "block of answers"
@@ -67,6 +70,12 @@ def _said(conversation: Conversation) -> list[Any]:
     """What a conversation's prompts follow from."""
     said = [conversation.messages, conversation.later, conversation.raw]
     return [*said, conversation.tools] if conversation.tools else said
+
+
+def _warn_of(errors: Seq[str]) -> None:
+    """Of answers that a model couldn't write."""
+    if errors:
+        _log.warning("%d prompts are left out, the first as: %s", len(errors), errors[0])
 
 
 @dataclass
@@ -130,7 +139,11 @@ class _Writer:
             seeds = [first + ((number * _BLOCK + dialogue.number) << 4) for dialogue in dialogues]
             params = [replace(self.params, seed=seed) for seed in seeds]
             outputs = self.llm.generate([dialogue.prompt for dialogue in dialogues], params)
+            _warn_of([output.error for output in outputs if output.error])
             for dialogue, output in zip(dialogues, outputs, strict=True):
+                if output.error:
+                    dialogue.later = []
+                    continue
                 pairs.append((dialogue.prompt, list(output.token_ids)))
                 if dialogue.later:
                     dialogue.messages.append({"role": "assistant", "content": output.text})

@@ -60,6 +60,7 @@ def train(
     a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
+    module.train()  # a small model was loaded for serving, and resumed would do without dropout
     working = shards.shared_out(module, accelerator.device) if job.shard else module
     optimizers = optimizers_for(working, recipe)
     wrapped = working if job.shard else accelerator.prepare(module)
@@ -151,13 +152,15 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
         )
     # It keeps the first training's device and precision for the whole process, and takes the first
     # GPU for any other: device and precision of the products are not left to it.
-    return Accelerator(
+    accelerator = Accelerator(
         cpu=processes.launched() and frozen.model.device.type == "cpu",
         device_placement=False,
         mixed_precision="no",
         log_with=list(job.log_with) or None,
         project_dir=str(job.out / "logs"),
     )
+    processes.meet_again(accelerator)
+    return accelerator
 
 
 def precision_of(precision: str, device: torch.device) -> str:

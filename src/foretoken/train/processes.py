@@ -3,16 +3,22 @@ and what all of them do as the first one says."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from foretoken.errors import ForetokenError
 
 _POLL = 0.2  # seconds
+_LONG = timedelta(days=7)
+_MEETINGS = itertools.count(2)  # of the trainings after this process's first one
 
 
 def rank() -> int:
@@ -58,6 +64,21 @@ def wait_for(file: Path) -> None:
     A launcher ends all processes where one has failed."""
     while not file.exists():
         time.sleep(_POLL)
+
+
+def meet_again(accelerator: Any) -> None:
+    """Join the processes once more, where an earlier training of theirs has ended their group:
+    accelerate joins them for the first one alone. They meet under another name, as the launcher's
+    store still has the addresses of the group before. A collective, which waits for however long
+    the first process measures what it has trained."""
+    if accelerator.state.backend is None or torch.distributed.is_initialized():
+        return
+    store, own, among = next(rendezvous("env://"))
+    store = PrefixStore(f"training {next(_MEETINGS)}", store)
+    store.set(f"there {own}", "")
+    store.wait([f"there {rank}" for rank in range(among)], _LONG)
+    backend = accelerator.state.backend
+    torch.distributed.init_process_group(backend, store=store, rank=own, world_size=among)
 
 
 def agreed(accelerator: Any, value: float) -> float:

@@ -3,6 +3,7 @@ whole tensors, so that another number of processes goes on with it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class Resumable:
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             torch.save(state, unfinished)
+            with unfinished.open("rb+") as file:
+                os.fsync(file.fileno())  # or a power failure could leave neither this nor the last
         except (OSError, RuntimeError) as error:  # the latter: how torch says that the disk is full
             raise ForetokenError(
                 f"A state to resume from in {self.folder} can't be written "

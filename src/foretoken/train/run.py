@@ -35,7 +35,10 @@ from foretoken.train.stored_states import stored_states
 from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
+from foretoken.tree import MOST_NODES
 
+_DIFFERENTIABLE = "plain", "transformers"
+"""Backends that gradients pass through; the latter is of models that don't run natively."""
 _WRITTEN = 64
 """Texts that the target writes side by side, where there is memory for them."""
 
@@ -135,8 +138,9 @@ def prepare(job: Job) -> Setting:
 
 
 def differentiable(llm: LLM, target: str) -> CausalLM:
-    """The target on a backend that gradients pass through."""
-    if llm.model.backend == "plain":
+    """The target on a backend that gradients pass through, loaded once more only where the one
+    that writes isn't."""
+    if llm.model.backend in _DIFFERENTIABLE:
         return llm.model
     return load_model(target, dtype=llm.model.dtype, device=llm.model.device, backend="plain")
 
@@ -148,8 +152,8 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     if processes.is_first():
         later = {"weights": job.weights, "precision": precision_of(AUTO, setting.model.device)}
         note_run(job.out, _identity(setting, subject), later)
-    nodes = setting.llm.engine.target.nodes
-    frozen = FrozenTarget(setting.model, nodes, job.recipe.temperature, subject.weigh)
+    # Serving makes room for as large a tree as the drafter's is.
+    frozen = FrozenTarget(setting.model, MOST_NODES, job.recipe.temperature, subject.weigh)
     module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)

@@ -72,13 +72,25 @@ def _texts_of(llm: LLM, job: Job, name: str) -> Records:
     """The file's own texts, or what the target writes."""
     recipe, folder = job.recipe, job.out / "data"
     if name == FIXED:
-        return fixed(llm, job.conversations, recipe.length)
+        return fixed(llm, job.conversations, _room(llm, job))
     params = sampling(job, _temperature(name))
     folder = folder if name == TARGET else folder / name
-    longest = recipe.length - recipe.max_tokens
+    longest = _room(llm, job) - recipe.max_tokens
     asked, own = job.conversations, job.weights
     written = write(llm, asked, folder, params, longest, weights=own, show=job.show)
     return written.without_loops(recipe.distinct)
+
+
+def _room(llm: LLM, job: Job) -> int:
+    """Tokens of a text: the recipe's, or fewer, where the target's context ends before. Raises
+    `ForetokenError` where that holds no prompt and its answer."""
+    recipe, context = job.recipe, llm.engine.target.max_length
+    if context <= recipe.max_tokens:
+        raise ForetokenError(
+            f"max_tokens is {recipe.max_tokens} and the target's context {context}, which must "
+            "hold a prompt and its answer; set a smaller max_tokens."
+        )
+    return min(recipe.length, context)
 
 
 def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str, Records], Records]:
@@ -103,7 +115,7 @@ def answered(llm: LLM, held_out: Records, job: Job) -> Records:
     and after the first half of a text without a prompt; the texts themselves where every prompt is
     too long or its answer loops."""
     recipe, count = job.recipe, len(held_out)
-    longest = recipe.length - recipe.max_tokens
+    longest = _room(llm, job) - recipe.max_tokens
     candidates = (held_out.prompt(i) or _begun(held_out.answer(i), longest) for i in range(count))
     prompts = [prompt for prompt in candidates if 0 < len(prompt) <= longest]
     outputs = llm.generate(prompts, sampling(job))

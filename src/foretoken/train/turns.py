@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence as Seq
+from typing import Any
 
 from foretoken.engine.conversations import tool_options, written
 from foretoken.engine.prompts import chat_ids, text_ids
@@ -53,7 +54,7 @@ def _answers(
     for i, turn in enumerate(turns):
         if turn["role"] == ASSISTANT and (conversation.raw or _asked(turns[:i])):
             prompt = prompt_ids(llm, conversation, turns[:i])
-            answer = _answer(llm, conversation, turns[: i + 1], end, not prompt)
+            answer = _answer(llm, conversation, turns[: i + 1], end, prompt)
             found.append((prompt, answer))
     return found
 
@@ -63,14 +64,12 @@ def _asked(turns: Seq[Message]) -> bool:
 
 
 def _answer(
-    llm: LLM, conversation: Conversation, turns: Seq[Message], end: Seq[int], opens: bool
+    llm: LLM, conversation: Conversation, turns: Seq[Message], end: Seq[int], prompt: list[int]
 ) -> list[int] | None:
-    """The last of the turns, as its model would write it. opens: whether nothing is read before it,
-    so that it begins as a prompt does. What is more than a text (calls of tools, reasoning) is what
-    the template writes after the beginning of an answer."""
-    last = turns[-1]
-    if last.keys() <= {"role", "content"}:
-        ids = text_ids(last["content"], llm.tokenizer, special=opens)
+    """The last of the turns, as its model would write it after the prompt. What is more than a text
+    (calls of tools, reasoning) is what the template writes after the beginning of an answer."""
+    if turns[-1].keys() <= {"role", "content"}:
+        ids = _said(llm, conversation, turns, prompt)
         return ids if end and ids[-1:] == [*end] else [*ids, *end]
     options = tool_options(llm.tokenizer, conversation.tools)
     before = written(turns[:-1], llm.tokenizer, options=options)
@@ -80,6 +79,36 @@ def _answer(
     ids = text_ids(whole[len(before) :], llm.tokenizer, special=False)
     last_end = max((i for i, token in enumerate(ids) if token in end), default=len(ids) - 1)
     return ids[: last_end + 1]
+
+
+def _said(
+    llm: LLM, conversation: Conversation, turns: Seq[Message], prompt: list[int]
+) -> list[int]:
+    """The last turn's text; where nothing is read before it, it begins as a prompt does.
+
+    Tokenizers like Llama 2's begin every text with a space. A model writes none where its template
+    has none, so with these the text's tokens are those that it has after what stands before it.
+    """
+    tokenizer, text = llm.tokenizer, turns[-1]["content"]
+    alone = text_ids(text, tokenizer, special=not prompt)
+    if not prompt or not _begins_otherwise(tokenizer):
+        return alone
+    if conversation.raw:
+        before = whole = turns[0]["content"]
+        whole += text
+    else:
+        options = tool_options(tokenizer, conversation.tools)
+        before = written(turns[:-1], tokenizer, options=options)
+        whole = written(turns, tokenizer, reply=False, options=options)
+    together = text_ids(before + text, tokenizer, special=conversation.raw)
+    stands = whole.startswith(before + text) and together[: len(prompt)] == prompt
+    return together[len(prompt) :] if stands else alone
+
+
+def _begins_otherwise(tokenizer: Any) -> bool:
+    """Whether a text has other tokens at the beginning than after a new line."""
+    alone, after = (text_ids(text, tokenizer, special=False) for text in ("a", "\na"))
+    return after[-len(alone) :] != alone
 
 
 def end_of_turn(llm: LLM, raw: bool = False) -> list[int]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective, chunked
+from foretoken.trainable.losses import Objective, chunked, drawn_chance
 
 States = Callable[[Tensor], Tensor]
 """Places [B, R] -> the states [B, R, C, D] from which the blocks after them predict."""
@@ -108,8 +108,7 @@ def block_acceptance(
     def chance(drafter: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
         if not lesson.temperature:
             return (drafter.argmax(-1) == goal).to(drafter.dtype)
-        q, p = ((x / lesson.temperature).log_softmax(-1) for x in (drafter, target()))
-        return (q - p).gather(-1, goal[..., None])[..., 0].clamp(max=0).exp()
+        return drawn_chance(drafter, target(), goal, lesson.temperature)
 
     none = lesson.hidden[-1].new_zeros(*wanted.shape, count)
     return _measured(lesson, wanted, states, first, logits, chance, none)

@@ -34,7 +34,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
 from foretoken.trainable.feature_layer import FeatureLayer
-from foretoken.trainable.head_losses import predictions_loss, ranks_at_roots
+from foretoken.trainable.head_losses import chances_at_roots, predictions_loss, ranks_at_roots
 from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_angles
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
@@ -230,13 +230,20 @@ class BlockModule(Trained):
             states[row, roots[row, anchor] - 1] = self.outputs(lesson, roots)[row, anchor]
         return states
 
+    def scores(self, states: Tensor, before: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., V] what a place with such a state [..., D] is drawn by after tokens `before`
+        [...]; head: the target's."""
+        return self.logits(states, head)
+
     def ranks(self, lesson: Lesson) -> Tensor:
         """[B, T, N], as `ranks_at_roots` has it."""
+        scores = partial(self.scores, head=lesson.head)
+        return ranks_at_roots(lesson, self.states(lesson), scores)
 
-        def logits(states: Tensor, _: Tensor) -> Tensor:
-            return self.logits(states, lesson.head)
-
-        return ranks_at_roots(lesson, self.states(lesson), logits)
+    def chances(self, lesson: Lesson) -> Tensor:
+        """[B, T, N], as `chances_at_roots` has it."""
+        scores = partial(self.scores, head=lesson.head)
+        return chances_at_roots(lesson, self.states(lesson), scores)
 
 
 def default_layers(layers: int) -> list[int]:

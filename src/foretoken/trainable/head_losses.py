@@ -1,4 +1,5 @@
-"""Losses of heads that predict tokens ahead, and the ranks that they give to the text's tokens.
+"""Losses of heads that predict tokens ahead, and what they make of the text's tokens: their ranks,
+and the chances that drawn ones are accepted.
 
 Head i, counted from 0, predicts the token i + 1 places after the root, from the state that the
 root itself was read from: with the state at place t, the root is at t + 1 and head i predicts
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective, chance_to_reach, chunked
+from foretoken.trainable.losses import Objective, chance_to_reach, chunked, drawn_chance
 
 Logits = Callable[[Tensor], Tensor]
 """Head states [..., H, D] -> logits [..., H, V]."""
@@ -103,14 +104,42 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
     return torch.cat(parts).view(goal.shape)
 
 
-def ranks_at_roots(
-    lesson: Lesson, states: Tensor, logits: Callable[[Tensor, Tensor], Tensor]
-) -> Tensor:
+Scores = Callable[[Tensor, Tensor], Tensor]
+"""Head states [P, H, D], after the tokens [P, H] before the predicted ones -> logits [P, H, V]."""
+
+Measure = Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor]
+"""A draft's logits [P, H, V], the text's tokens [P, H], and a function that computes the target's
+logits there [P, H, V] -> [P, H]."""
+
+
+def ranks_at_roots(lesson: Lesson, states: Tensor, logits: Scores) -> Tensor:
     """[B, T, H] for every root and head i: the rank of the text's token i + 1 places after the
     root, that is, how many tokens have larger logits. 2^30 where the record has no such token.
-    logits: of head states [P, H, D], where the tokens before the predicted ones are [P, H]."""
-    batch, length, heads, _ = states.shape
-    ranks = torch.full((batch, length, heads), 1 << 30, device=states.device)
+    states: [B, T, H, D]."""
+
+    def rank(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+        return (scores > scores.gather(-1, goal[..., None])).sum(-1)
+
+    none = torch.full(states.shape[:3], 1 << 30, device=states.device)
+    return _at_roots(lesson, states, logits, rank, none)
+
+
+def chances_at_roots(lesson: Lesson, states: Tensor, logits: Scores) -> Tensor:
+    """[B, T, H] for every root and head i: the chance that the token which is drawn i + 1 places
+    after the root, at the lesson's temperature, is accepted and is the text's. 0 where the record
+    has no such token. states: [B, T, H, D]."""
+
+    def chance(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+        return drawn_chance(scores, target(), goal, lesson.temperature)
+
+    return _at_roots(lesson, states, logits, chance, states.new_zeros(states.shape[:3]))
+
+
+def _at_roots(
+    lesson: Lesson, states: Tensor, logits: Scores, measure: Measure, values: Tensor
+) -> Tensor:
+    """`values` [B, T, H], with the measure written to every root's places that the record has."""
+    length, heads = states.shape[1:3]
     row, root = (lesson.max_nodes >= 0).nonzero(as_tuple=True)
     ahead = torch.arange(1, heads + 1, device=states.device)
     for at in range(0, len(row), _CHUNK):
@@ -119,8 +148,12 @@ def ranks_at_roots(
         before = lesson.tokens[r[:, None], place - 1]
         scores = logits(states[r, (t - 1).clamp(min=0)], before)  # [chunk, H, V]
         goal = lesson.tokens[r[:, None], place]
-        larger = (scores > scores.gather(-1, goal[..., None])).sum(-1)
+
+        def target(r: Tensor = r, place: Tensor = place) -> Tensor:
+            return lesson.head(lesson.hidden[-1][r[:, None], place - 1])
+
+        found = measure(scores, goal, target).to(values.dtype)
         inside = (t[:, None] + ahead < length) & (lesson.positions[r, t] > 0)[:, None]
         inside = inside & (lesson.records[r[:, None], place] == lesson.records[r, t][:, None])
-        ranks[r, t] = torch.where(inside, larger, ranks[r, t])
-    return ranks
+        values[r, t] = torch.where(inside, found, values[r, t])
+    return values

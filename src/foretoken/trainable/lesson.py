@@ -71,9 +71,15 @@ class Lesson:
 def chain_acceptance(chances: Tensor, max_nodes: Tensor, most: int) -> Tensor:
     """[B, T, most] the chance that more than n tokens of a chain are accepted; chances: [B, T] of
     the drafted token after each place."""
-    ahead = torch.stack([chances.roll(-n, 1) for n in range(most)], 2).cumprod(-1)
-    within: Tensor = torch.arange(most, device=max_nodes.device) < max_nodes[..., None]
-    return ahead * within
+    return drawn_acceptance(torch.stack([chances.roll(-n, 1) for n in range(most)], 2), max_nodes)
+
+
+def drawn_acceptance(chances: Tensor, max_nodes: Tensor) -> Tensor:
+    """[B, T, N] the chance that more than n tokens of a chain are accepted; chances: [B, T, N] of
+    each of its tokens, where those before it are."""
+    places = torch.arange(chances.shape[2], device=max_nodes.device)
+    within: Tensor = places < max_nodes[..., None]
+    return chances.cumprod(-1) * within
 
 
 @dataclass

@@ -82,6 +82,13 @@ def acceptance(drafter: Tensor, target: Tensor) -> Tensor:
     return torch.minimum(_log(target), _log(drafter)).exp().sum(-1)
 
 
+def drawn_chance(drafter: Tensor, target: Tensor, tokens: Tensor, temperature: float) -> Tensor:
+    """[...] the chance that a token drawn from the drafter's logits is accepted and is the text's,
+    tokens [...], which was drawn from the target's: min(1, q / p)."""
+    q, p = ((logits / temperature).log_softmax(-1) for logits in (drafter, target))
+    return (q - p).gather(-1, tokens[..., None])[..., 0].clamp(max=0).exp()
+
+
 def nla(drafter: Tensor, target: Tensor) -> Tensor:
     """-log of the chance of acceptance."""
     return -acceptance(drafter, target).clamp(min=1e-12).log()

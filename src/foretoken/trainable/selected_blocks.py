@@ -15,6 +15,7 @@ width, V vocabulary, K candidates, R rank, P predictions.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from foretoken.access import Access
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.block_layers import BlockLayer, BlockModel, BlockModule
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.head_losses import predictions_loss, ranks_at_roots
+from foretoken.trainable.head_losses import predictions_loss
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.local_convolution import LocalConvolution
@@ -134,11 +135,8 @@ class SelectedModule(BlockModule):
         more = (of_selector, list(selector.parameters()))
         return predictions_loss(lesson, states, row, token, ahead, objective, more=more)
 
-    def ranks(self, lesson: Lesson) -> Tensor:
-        def logits(states: Tensor, before: Tensor) -> Tensor:
-            return self.selected(states, lesson.head(states), before)
-
-        return ranks_at_roots(lesson, self.states(lesson), logits)
+    def scores(self, states: Tensor, before: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        return self.selected(states, head(states), before)
 
     def selected(self, states: Tensor, logits: Tensor, before: Tensor) -> Tensor:
         """[..., V] the logits after tokens `before` [...], at places with these states [..., D] and

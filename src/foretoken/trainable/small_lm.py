@@ -23,7 +23,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import unsupported
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective, chunked
+from foretoken.trainable.losses import Objective, chunked, drawn_chance
 from foretoken.trainable.packed_attention import attending, text_lengths
 
 _CHUNK = 256  # places whose logits exist at once
@@ -121,9 +121,8 @@ class TrainedLM(Trained):
             r, t = row[at : at + _CHUNK], place[at : at + _CHUNK]
             logits, goal = self.head(states[r, t]), lesson.tokens[r, t + 1]
             if lesson.temperature:
-                q = (logits / lesson.temperature).log_softmax(-1)
-                p = (lesson.head(lesson.hidden[-1][r, t]) / lesson.temperature).log_softmax(-1)
-                chance = (q - p).gather(-1, goal[:, None])[:, 0].clamp(max=0).exp()
+                target = lesson.head(lesson.hidden[-1][r, t])
+                chance = drawn_chance(logits, target, goal, lesson.temperature)
             else:
                 chance = (logits.argmax(-1) == goal).to(chances.dtype)
             chances[r, t] = chance.to(chances.dtype)

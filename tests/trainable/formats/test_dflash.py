@@ -21,7 +21,18 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
 
 
 @pytest.mark.parametrize(
-    "name", ["depth", "vocabulary of DFlash", "some windows", "logits", "relative"]
+    "name",
+    [
+        "depth",
+        "vocabulary of DFlash",
+        "some windows",
+        "no window",
+        "logits",
+        "projector",
+        "labels",
+        "relative",
+        "rotation of each kind",
+    ],
 )
 def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
     """One sentence, with both values where there are two."""

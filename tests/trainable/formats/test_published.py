@@ -13,7 +13,7 @@ from foretoken import ForetokenError
 from foretoken.testing import Pair
 
 
-@pytest.mark.parametrize("name", ["activation", "rotation"])
+@pytest.mark.parametrize("name", ["activation", "rotation", "rotation of a part"])
 def test_layers_that_cannot_be_served(name: str, small: Pair, tmp_path: Path) -> None:
     """One sentence names what the layer has."""
     check_refused(name, small, tmp_path)

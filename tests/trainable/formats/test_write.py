@@ -24,6 +24,7 @@ from foretoken.testing import Pair, native, tiny_transformers
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle3 import NORMS
+from foretoken.trainable.formats import recognise
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.selected_blocks import SelectedModule
 from stored_models import original
@@ -236,6 +237,25 @@ def test_queries_that_are_not_normed(to: str, target: Path, small: Pair, tmp_pat
     module.save(tmp_path / "own", {"target_name": str(target)})
     with pytest.raises(ForetokenError, match="vLLM and SGLang norm them"):
         exported(tmp_path / "own", to, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"window": 6}, {"causal": True}, {"window": 6, "causal": True}]
+)
+def test_blocks_as_each_version_reads_them(
+    shape: dict[str, Any], target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """Whether their places see those before them alone, and how far; as we do."""
+    module = BlockModule(Facts.of(small.target), **BLOCK, **shape)
+    module.save(tmp_path / "own", {"target_name": str(target)})
+    out, causal = exported(tmp_path / "own", "vllm", tmp_path / "out"), bool(shape.get("causal"))
+    assert consumers.blocks_causal(out) == {causal}
+    published = recognise(out)
+    assert published is not None and published.shape.get("causal", False) == causal
+    assert published.shape.get("window") == shape.get("window")
+    settings = config_of(out)["dflash_config"]  # where TensorRT-LLM looks for a window
+    assert settings.get("use_swa", False) == ("window" in shape)
+    assert settings.get("swa_window_size") == shape.get("window")
 
 
 @pytest.mark.parametrize("to", ["vllm", "sglang"])

@@ -16,7 +16,7 @@ from foretoken.drafters.shared.depth import draft_depth
 from foretoken.errors.values import check_range
 from foretoken.length import Fixed
 from foretoken.trainable.block_layers import BlockModel, BlockModule
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.narrow import loaded
 from foretoken.trainable.rank_trees import tree_acceptance
 from foretoken.tree import MOST_NODES
@@ -50,7 +50,9 @@ class BlockChain(ChainDrafter):
         )
 
     def acceptance(self, module: BlockModule, lesson: Lesson) -> Tensor:
-        """[B, T, N] whether a step whose root is there accepts more than n places, at
-        temperature 0."""
-        chain = [(0,) * (n + 1) for n in range(self._length(module))]
+        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
+        length = self._length(module)
+        if lesson.temperature:
+            return drawn_acceptance(module.chances(lesson)[..., :length], lesson.max_nodes)
+        chain = [(0,) * (n + 1) for n in range(length)]
         return tree_acceptance(module.ranks(lesson), lesson.max_nodes, chain)

@@ -33,7 +33,7 @@ from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import FeatureModel
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.narrow import loaded
 from foretoken.trainable.rank_trees import Paths, check_paths, fitting_paths, tree_acceptance
 from foretoken.tree import MOST_NODES, DraftTree, Kind
@@ -278,8 +278,11 @@ class GivenTree:
         return assemble([(rows, tree)], len(sequences), device)
 
     def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
-        """[B, T, levels] 0 or 1, at temperature 0."""
-        ranks = module.ranks(lesson, max(map(len, self._paths)))
+        """[B, T, levels] the chance of a chain; of a tree 0 or 1, at temperature 0."""
+        depth = max(map(len, self._paths))
+        if lesson.temperature and not self.branches:
+            return drawn_acceptance(module.chances(lesson, depth), lesson.max_nodes)
+        ranks = module.ranks(lesson, depth)
         return tree_acceptance(ranks, lesson.max_nodes, self._paths)
 
 

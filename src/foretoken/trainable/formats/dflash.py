@@ -3,6 +3,12 @@
 Names are ours. z-lab counts the target's layers from 0, by their outputs; `speculators` counts the
 embedding's output as 0. Mask tokens are a token of the target's, or have an embedding of their own:
 in the file `mask_embedding.pt`, alone or with its `mask_token_id`, or among the tensors.
+
+Windows, and whether a block's places see those before them alone, are said in several ways. z-lab's
+`layer_types` give a window and, unless `is_causal` or `dflash_config`'s `causal` says otherwise,
+causal blocks; MiMo's `use_swa` gives all layers a window of `swa_window_size` and leaves blocks as
+they are (vLLM's models/qwen3_dflash.py tells them apart like this). Of `speculators` layers that
+have a window have causal blocks but for `sliding_window_non_causal`.
 """
 
 from __future__ import annotations
@@ -21,8 +27,11 @@ from foretoken.trainable.formats.published import (
     vocabulary,
 )
 
-_VARIANTS = ("projector_type", "markov_rank", "use_confidence_head", "sample_from_anchor", "causal")
+_VARIANTS = ("markov_rank", "use_confidence_head", "sample_from_anchor", "shift_label")
 """Settings of DFlash's variants, which are not served."""
+
+_PROJECTOR = "dflash"
+"""The `projector_type` of what is no variant, which `speculators` names too."""
 
 _NEUTRAL = {"output_multiplier": 1.0, "final_logit_softcapping": 0.0, "input_embedding_scale": 1.0}
 """What is done to logits and embeddings, and the numbers that change nothing."""
@@ -43,7 +52,8 @@ def read(source: Source) -> Published | None:
     )
     depth = {"layers": layers} if layers else {}
     size = settings.get("block_size") or config["block_size"]
-    return _read(source, config, {**settings, "block_size": size}, ids, depth)
+    seen = _window(source, config, settings)
+    return _read(source, config, {**settings, "block_size": size}, ids, depth, seen)
 
 
 def read_speculators(source: Source) -> Published | None:
@@ -53,15 +63,25 @@ def read_speculators(source: Source) -> Published | None:
         return None
     layer = config["transformer_layer_config"]
     ids = [index - 1 for index in config["aux_hidden_state_layer_ids"] or ()]
-    return _read(source, layer, config, ids, {})
+    both_ways = config.get("sliding_window_non_causal")
+    seen = _window(source, layer, {} if both_ways is None else {"causal": not both_ways})
+    seen |= {} if "window" in seen else {"causal": False}  # without one blocks see both ways
+    return _read(source, layer, config, ids, {}, seen)
 
 
 def _read(
-    source: Source, layer: Config, config: Config, ids: list[int], depth: dict[str, int]
+    source: Source,
+    layer: Config,
+    config: Config,
+    ids: list[int],
+    depth: dict[str, int],
+    seen: dict[str, Any],
 ) -> Published:
     """layer: the part of the configuration that is like Qwen3's; config: the part of the method;
-    depth: the target's number of layers, if it is given."""
+    depth: the target's number of layers, if it is given; seen: as `_window` has it."""
     other = next((name for name in _VARIANTS if config.get(name)), None)
+    if config.get("projector_type") not in (None, _PROJECTOR):
+        other = "projector_type"
     if other is not None:
         raise source.refusal(f"its {other} is {config[other]!r}, and DFlash has none")
     if not ids:
@@ -75,7 +95,7 @@ def _read(
     reduced = config.get("draft_vocab_size") or vocab
     shape: dict[str, Any] = {
         **source.layer(layer, windows=True),
-        **_window(source, layer),
+        **seen,
         **({} if reduced == vocab else {"draft_vocab_size": reduced}),
         **{name: config[name] for name in SELECTING if name in config},
         "num_layers": layer["num_hidden_layers"],
@@ -88,16 +108,21 @@ def _read(
     return Published(method, target, shape, lambda: _tensors(source, mask, reduced, vocab))
 
 
-def _window(source: Source, layer: Config) -> dict[str, Any]:
-    """How many tokens all layers see, and whether a block's tokens see those before them alone:
-    that is so of layers with a window, unless the configuration says otherwise."""
+def _window(source: Source, layer: Config, method: Config) -> dict[str, Any]:
+    """How many tokens all layers see, and whether a block's tokens see those before them alone, as
+    the module's shape has them. method: the settings beside the layer's."""
     kinds = set(layer.get("layer_types") or ("full_attention",))
     if len(kinds) > 1:
         raise source.refusal("some of its layers have a window, and only all or none may")
     sliding = kinds == {"sliding_attention"}
-    causal = layer.get("is_causal")
-    found: dict[str, Any] = {"window": layer.get("sliding_window")} if sliding else {}
-    return {**found, "causal": True} if (sliding if causal is None else causal) else found
+    given = (layer.get("is_causal"), method.get("causal"), sliding)
+    found: dict[str, Any] = {"causal": next(bool(each) for each in given if each is not None)}
+    if not sliding and not method.get("use_swa"):
+        return found
+    window = method.get("swa_window_size") or layer.get("sliding_window")
+    if not window:
+        raise source.refusal("its layers have a window, and it doesn't say of how many tokens")
+    return {**found, "window": window}
 
 
 def _mask(source: Source, config: Config) -> Tensor | None:

@@ -103,11 +103,15 @@ class Source:
     def _rotation(self, config: Config) -> dict[str, Any]:
         """rope_theta, and rope_scaling if there is any; transformers has two names for each."""
         rotation = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+        if any(isinstance(value, Mapping) for value in rotation.values()):
+            raise self.refusal("each kind of its layers has a rotary embedding of its own")
+        part = rotation.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
         theta = rotation.pop("rope_theta", None) or config.get("rope_theta") or 10_000.0
         kind = rotation.setdefault("rope_type", rotation.pop("type", "default"))
-        if kind not in rope.SERVED or rotation.get("partial_rotary_factor", 1.0) != 1.0:
+        if kind not in rope.SERVED or part != 1.0:
             raise self.refusal(
-                f"its rotary embedding is {rotation}, and only whole ones of {rope.SERVED} are"
+                f"its rotary embedding is {rotation} of {part} of a head's width, and only whole "
+                f"ones of {rope.SERVED} are"
             )
         scaling = {} if kind == "default" else {"rope_scaling": rotation}
         return {"rope_theta": float(theta), **scaling}

@@ -5,8 +5,9 @@ SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish
 fields that they look at. Tensors keep our names unless a format has others. A model that drafts
 alone is an ordinary checkpoint.
 
-Sources, as of 2026: vLLM's models/llama_eagle3.py and its DFlash model (`mask_embedding.pt`);
-SGLang's models/llama_eagle3.py and its pull request 25454 (how captured layers are counted).
+Sources, as of 2026: vLLM's models/llama_eagle3.py and its DFlash model (`mask_embedding.pt`,
+`causal` in `dflash_config` and in later versions `is_causal`); SGLang's models/llama_eagle3.py and
+its pull request 25454 (how captured layers are counted).
 """
 
 from __future__ import annotations
@@ -186,8 +187,12 @@ def _dflash(
             f"This drafter has a head of {reduced} tokens, which z-lab's form has no place for; "
             "write it for 'speculators', whose folders vLLM reads too."
         )
-    unused = layer["vocab_size"] - 1  # the mask embedding replaces a token's
-    inner = {"mask_token_id": unused if mask is None else mask, "target_layer_ids": ids}
+    token = layer["vocab_size"] - 1 if mask is None else mask  # its own embedding replaces one
+    inner: dict[str, Any] = {"mask_token_id": token, "target_layer_ids": ids}
+    if "is_causal" in layer:  # which older versions of vLLM read here, or take from `layer_types`
+        inner["causal"] = layer["is_causal"]
+    if "sliding_window" in layer:  # of which TensorRT-LLM looks for these alone
+        inner |= {"use_swa": True, "swa_window_size": layer["sliding_window"]}
     written = {
         **layer,
         "architectures": ["DFlashDraftModel"],
