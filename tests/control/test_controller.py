@@ -431,6 +431,20 @@ def test_no_trial_reads_what_it_cannot_pay() -> None:
     assert {*tried} == {1}
 
 
+def test_a_trial_that_reads_a_long_prompt_is_saved_up_for() -> None:
+    """However much it costs, and no sooner than its share of the time suffices."""
+    costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)
+    control = choosing(costs, [rates(0.2, count=4.0)], [0])
+    passed, lost = 0.0, 0.0
+    while not lost:
+        choice = control.choose([Row(64, [History()], {}, {0: 800})])
+        control.record_step(choice, [], [0])
+        passed += choice.ms
+        assert passed < 30_000
+        lost = choice.ms - costs.passes(1, MOST)[0] if choice.trial else 0.0  # less the reading
+    assert passed > 150 * (lost + 40.0)
+
+
 def test_drafts_that_end_early_cost_less() -> None:
     """A part that is asked for sixteen tokens and stops after three is not charged for sixteen."""
     costs = CostModel(FLAT, {"0": DraftCost(level=1.0)}, fixed=True)

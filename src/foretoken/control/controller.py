@@ -77,6 +77,7 @@ class Controller:
         self._promised = [0.0] * len(self.names)  # mean tokens expected from a copy
         self._queries = [1] * len(self.names)
         self._query_budget = self._trial_budget = 0.0  # ms
+        self._unread = 0.0  # ms of reading for the latest trial, if it was too dear
         self._idle = self._since_trial = self._since_look = 0
         self._pause = _TRIAL_PAUSE
         self._computed = True  # whether a part computed in the last step; true at first
@@ -266,7 +267,7 @@ class Controller:
         """
         for part in self.computing:
             self.rates[part].forget(self._pause // _TRIAL_PAUSE)
-        self._since_trial = 0
+        self._since_trial, self._unread = 0, 0.0
         hoped = self._best(rows, copied_gains, self.computing, _OPTIMISM)
         if hoped.part is None or not self._planner(len(rows)).better(hoped, best):
             return None
@@ -278,6 +279,7 @@ class Controller:
             tokens += tokens_at(own, nodes)
         missed = self._missed(hoped.part, rows) * (1 - 1 / _USES)
         if hoped.ms + missed - tokens / best.speed > self._trial_budget:
+            self._unread = missed
             return None
         choice = self._assigned(rows, copied_gains, hoped)
         choice.trial = best.speed
@@ -357,7 +359,9 @@ class Controller:
             self._savings[part] += share * (choice.saved.get(part, 0.0) - self._savings[part])
 
     def _earn(self, ms: float, sequences: int) -> None:
-        """Add a step's share of time to the budgets for queries and for trials."""
+        """Add a step's share of time to the budgets for queries and for trials; what a trial has to
+        read is saved up in addition, however long it takes."""
         most = _BUDGET_PASSES * self.costs.passes(sequences, self._most)[0]
-        self._query_budget = min(most, self._query_budget + self._share / 2 * ms)
-        self._trial_budget = min(most, self._trial_budget + self._share / 2 * ms)
+        earned = self._share / 2 * ms
+        self._query_budget = min(most, self._query_budget + earned)
+        self._trial_budget = min(most + self._unread, self._trial_budget + earned)
