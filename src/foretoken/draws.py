@@ -103,9 +103,8 @@ def inverse_cdf(distribution: Tensor, uniform: Tensor) -> Tensor:
     """
     running = distribution.cumsum(-1, dtype=torch.float64)
     threshold = uniform[..., None] * running[..., -1:]
-    return torch.searchsorted(running, threshold, right=True)[..., 0].clamp_(
-        max=distribution.shape[-1] - 1
-    )
+    found = torch.searchsorted(running, threshold, right=True)[..., 0]
+    return found.clamp_(max=distribution.shape[-1] - 1)
 
 
 def draft_index(depth: int, sibling: int) -> int:
@@ -153,9 +152,8 @@ class KeyedDraws:
         return inverse_cdf(distribution, self.noise(Purpose.TOKEN, depths))
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
-        return inverse_cdf(
-            distribution, self.noise(Purpose.DRAFT, 0, draft_index(depth, sibling))[:, 0]
-        )
+        noise = self.noise(Purpose.DRAFT, 0, draft_index(depth, sibling))
+        return inverse_cdf(distribution, noise[:, 0])
 
     def take(self, rows: Seq[int]) -> KeyedDraws:
         keys, starts, device = self._given

@@ -180,8 +180,9 @@ class Drafter(Protocol):
     sequence of the last step, the name of the part that drafted, if it chooses among parts. parts:
     the drafters that it wraps. small_models: the `CausalLM`s whose passes it runs to draft, from
     `bind` on. pass_per_token: whether one pass of its one small model for each drafted token is all
-    that drafting costs. nodes: the most nodes that it drafts for a sequence, from `bind` on; the
-    target makes room for as many."""
+    that drafting costs. coupled: whether its chosen tokens follow from the noise of the places that
+    they are for, so that only a rule that `compares` is exact. nodes: the most nodes that it drafts
+    for a sequence, from `bind` on; the target makes room for as many."""
 
     wants: Wants
     kinds: frozenset[Kind]
@@ -190,6 +191,7 @@ class Drafter(Protocol):
     follows: bool
     chose: Seq[str]
     pass_per_token: bool
+    coupled: bool
 
     @property
     def parts(self) -> Seq[Drafter]: ...
@@ -236,6 +238,7 @@ class BaseDrafter(Drafter):
     follows: bool = False
     chose: Seq[str] = ()
     pass_per_token: bool = False
+    coupled: bool = False
 
     @property
     def parts(self) -> Seq[Drafter]:
@@ -258,7 +261,8 @@ class Verifier(Protocol):
     sampling: whether it serves temperatures above 0. kinds: the kinds of node that it takes.
     source: paper and equation. draws: the class of its random numbers (`gumbel` has its own).
     reads_logits: whether it reads `scores.logits`, to which penalties and other edits have not been
-    applied. A rule derives from this class, which has defaults for the last two."""
+    applied. compares: whether it accepts a token iff it is the target's own sample there. A rule
+    derives from this class, which has defaults for the last three."""
 
     exact: ClassVar[bool]
     trees: ClassVar[bool]
@@ -267,5 +271,6 @@ class Verifier(Protocol):
     source: ClassVar[str]
     draws: ClassVar[type[KeyedDraws]] = KeyedDraws
     reads_logits: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

@@ -155,9 +155,8 @@ class DraftTree:
             return _chain_ancestors(slots, self.tokens.device).expand(self.batch, -1, -1)
         if self.tokens.device.type == "cpu":
             return _ancestors_on_host(self.parents)
-        seen = torch.eye(slots, dtype=torch.bool, device=self.tokens.device).repeat(
-            self.batch, 1, 1
-        )
+        itself = torch.eye(slots, dtype=torch.bool, device=self.tokens.device)
+        seen = itself.repeat(self.batch, 1, 1)
         rows = torch.arange(self.batch, device=self.tokens.device)
         for node in range(self.nodes):
             seen[:, node + 1] |= seen[rows, self.parents[:, node]]

@@ -143,6 +143,38 @@ def test_plain_steps_in_a_run_are_timed_too(pair: Pair, monkeypatch: pytest.Monk
     assert [cells for _, cells in timed] == sorted(cells for _, cells in timed)
 
 
+def test_a_draft_that_reads_what_was_missed_tells_no_cost(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it takes isn't what a draft takes, also where another part has drafted just before."""
+    timed: set[int] = set()
+    takers: list[int] = []
+
+    class Noting(CostModel):
+        def record_draft_time(self, name: str, sequences: int, levels: int, ms: float) -> None:
+            assert name == f"SmallLM{takers[-1]}"
+            timed.add(len(takers) - 1)
+
+    monkeypatch.setattr(auto_module, "_TIMED_EVERY", 1)
+    monkeypatch.setattr(auto_module, "_LATER", 1)
+    drafter = auto(SmallLM(pair.draft), SmallLM(pair.target))
+    assert drafter.costs is not None
+    drafter.costs = Noting(FLAT, drafter.costs.drafts, fixed=True)
+    choose = drafter.control.choose
+
+    def forced(rows: Any) -> Any:
+        takers.append(len(takers) // 3 % 2)
+        nodes = min(2, rows[0].room)
+        return replace(choose(rows), takers=[takers[-1] if nodes else None], nodes=[nodes])
+
+    monkeypatch.setattr(drafter.control, "choose", forced)
+    monkeypatch.setattr(drafter.control, "idle_steps", lambda count: 0)
+    serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    late = {step for step in range(1, len(takers)) if takers[step] != takers[step - 1]}
+    assert len(late) > 3 and not timed & late
+    assert timed >= {*range(1, len(takers) - 1)} - late
+
+
 def test_nothing_to_gain_is_plain_decoding(pair: Pair) -> None:
     """No draft, not even now and then, where the next token costs what this one does."""
     drafter = auto(SmallLM(pair.draft), curve=STEEP)

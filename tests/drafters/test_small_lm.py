@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -76,3 +77,23 @@ def test_a_model_of_another_vocabulary_is_refused(pair: Pair) -> None:
     )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         drafter.bind(access)  # type: ignore[arg-type]
+
+
+def test_a_draft_that_ends_before_a_token_has_cost_its_pass(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So drafting isn't a pass for each drafted token, which is declared."""
+    for rule, more in (("confidence", False), ("fallback", True)):
+        drafter = SmallLM(pair.draft, 4, rule, 0.9)
+        drafter.bind(ModelTarget(pair.target, 1, 64))
+        passes: list[Any] = []
+        forward = drafter._lm._forward
+        monkeypatch.setattr(
+            drafter._lm,
+            "_forward",
+            lambda feed, of=forward, to=passes: (to.append(feed), of(feed))[1],
+        )
+        drafted = draft_of(drafter, [5, 9, 2], 9)
+        assert len(drafted) < 4
+        assert (len(passes) > len(drafted)) is more
+        assert drafter.pass_per_token is not more

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from foretoken import SamplingParams
+from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.drafters.auto import Auto
 from foretoken.drafters.swift import Search, Swift, _width, upper_bounds
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.models import layer_set
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
+from foretoken.testing import serve
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair, tiny_pair
 from foretoken.verify.target_only import TargetOnly
@@ -90,3 +94,28 @@ def test_siblings_at_a_place() -> None:
     sure = (0.99, 0.9, 0.6, 0.2)
     assert [_width(confidence, greedy) for confidence in sure] == [3, 5, 8, 10]
     assert [_width(confidence, warm) for confidence in sure] == [1, 3, 5, 10]
+
+
+def test_a_long_search_takes_little_memory() -> None:
+    """A thousand sets of a model of 28 layers: tens of megabytes, not their square times 52."""
+    random = np.random.default_rng(0)
+    sets = (random.random((1256, 52)) < 0.45).astype(float)
+    tracemalloc.start()
+    try:
+        bounds = upper_bounds(sets[:1000], random.random(1000), sets[1000:])
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bounds.shape == (256,) and np.isfinite(bounds).all()
+    assert peak < 100 * 2**20
+
+
+def test_it_searches_where_it_drafts(deep: Pair) -> None:
+    """As a part of `auto` that doesn't pay it makes no pass."""
+    params = dataclasses.replace(GREEDY, max_tokens=60)
+    for curve, searches in (({1: 10.0, 2: 19.0, 64: 600.0}, False), ({1: 10.0, 64: 10.1}, True)):
+        swift = Swift(context_window=4)
+        costs = CostModel(curve, {"swift": DraftCost(level=0.01)}, fixed=True)
+        drafter = Auto([swift], names=["swift"], costs=costs)
+        serve(deep.target, drafter, TargetOnly(), PROMPTS[:1], params)
+        assert bool(swift.shared.tried) is searches

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +43,21 @@ def test_nothing_to_tune(pair: Pair) -> None:
     """A method without options to search is refused."""
     with pytest.raises(ForetokenError, match="no option that can be tuned"):
         Tuner(LLM(pair.target), {"method": "autoregressive"}, PROMPTS[:1], SHORT)
+
+
+def test_draft_models_are_loaded_once_where_a_config_names_them(
+    deep: Pair, checkpoints: tuple[Path, Path]
+) -> None:
+    """One that is loaded comes without the options by which it was; a copy of the target is made
+    for each candidate, as no option takes one that is there."""
+    folder, draft = map(str, checkpoints)
+    own, named = LLM(deep.target), LLM(folder)
+    tried: list[tuple[LLM, dict[str, Any]]] = [
+        (own, {"method": "pruned", "checkpoint": deep.transformers}),
+        (own, {"method": "substitute", "checkpoint": deep.transformers, "draft_backend": "q8"}),
+        (named, {"method": "sps", "model": draft, "draft_backend": "plain"}),
+        (named, {"method": "sps", "draft_model": draft, "draft_vocab_size": 40}),
+    ]
+    for llm, config in tried:
+        found = Tuner(llm, config, PROMPTS[:1], SHORT).predicted(config)
+        assert found.config == config and found.tokens_per_second > 0

@@ -76,7 +76,9 @@ class Controller:
         ]  # ms
         self._promised = [0.0] * len(self.names)  # mean tokens expected from a copy
         self._queries = [1] * len(self.names)
+        self._uncopied = 1.0  # tokens a millisecond of steps without copies, in those of plain ones
         self._query_budget = self._trial_budget = 0.0  # ms
+        self._unread = 0.0  # ms of reading for the latest trial, if it was too dear
         self._idle = self._since_trial = self._since_look = 0
         self._pause = _TRIAL_PAUSE
         self._computed = True  # whether a part computed in the last step; true at first
@@ -159,6 +161,9 @@ class Controller:
         choice = choice or self._assigned(rows, copied_gains, best)
         choice.due = due
         self._computed = any(taker in self.computing for taker in choice.takers)
+        if not choice.trial and all(t is None or t in self.computing for t in choice.takers):
+            faster = best.tokens / len(rows) * plain / best.ms
+            self._uncopied += _SAVING_RATE * (faster - self._uncopied)
         if self._computed:
             self._pause = _TRIAL_PAUSE
         elif due:
@@ -180,7 +185,7 @@ class Controller:
         if not nodes:
             return Choice([None], [0], ms, saved={part: 0.0})
         copied = tokens - 1
-        saved = copied * ms / tokens - (ms - passes[0] - reading)
+        saved = copied * (passes[0] + reading) - (ms - passes[0] - reading)
         self._promised[part] += _SAVING_RATE * (copied - self._promised[part])
         return Choice([part], [nodes], ms, saved={part: saved})
 
@@ -266,7 +271,7 @@ class Controller:
         """
         for part in self.computing:
             self.rates[part].forget(self._pause // _TRIAL_PAUSE)
-        self._since_trial = 0
+        self._since_trial, self._unread = 0, 0.0
         hoped = self._best(rows, copied_gains, self.computing, _OPTIMISM)
         if hoped.part is None or not self._planner(len(rows)).better(hoped, best):
             return None
@@ -278,6 +283,7 @@ class Controller:
             tokens += tokens_at(own, nodes)
         missed = self._missed(hoped.part, rows) * (1 - 1 / _USES)
         if hoped.ms + missed - tokens / best.speed > self._trial_budget:
+            self._unread = missed
             return None
         choice = self._assigned(rows, copied_gains, hoped)
         choice.trial = best.speed
@@ -306,7 +312,8 @@ class Controller:
         return part, min(most, len(row.gains[part]) - 1)
 
     def _saved(self, rows: Seq[Row], choice: Choice, plan: Plan) -> dict[int, float]:
-        """Milliseconds that each copier's draft saves. Tokens that several copiers draft count for
+        """Milliseconds that each copier's draft saves: those that its tokens take where nothing is
+        copied, less those of their places in the pass. Tokens that several copiers draft count for
         the one from which more has been expected so far."""
         added = {part: 0.0 for row in rows for part in row.gains}
         if not any(plan.nodes) or not added:
@@ -322,7 +329,8 @@ class Controller:
                     credited[place] = tokens
             self._promised[part] += _SAVING_RATE * (promised / len(rows) - self._promised[part])
         copied = sum(added.values())
-        worth = plan.ms / plan.tokens - plan.copying_ms / copied if copied else 0.0  # of a token
+        alone = (self.costs.passes(len(rows), self._most)[0] + self._reading(rows)) / self._uncopied
+        worth = alone / len(rows) - plan.copying_ms / copied if copied else 0.0  # of a token
         return {part: tokens * worth for part, tokens in added.items()}
 
     def record_step(
@@ -357,7 +365,9 @@ class Controller:
             self._savings[part] += share * (choice.saved.get(part, 0.0) - self._savings[part])
 
     def _earn(self, ms: float, sequences: int) -> None:
-        """Add a step's share of time to the budgets for queries and for trials."""
+        """Add a step's share of time to the budgets for queries and for trials; what a trial has to
+        read is saved up in addition, however long it takes."""
         most = _BUDGET_PASSES * self.costs.passes(sequences, self._most)[0]
-        self._query_budget = min(most, self._query_budget + self._share / 2 * ms)
-        self._trial_budget = min(most, self._trial_budget + self._share / 2 * ms)
+        earned = self._share / 2 * ms
+        self._query_budget = min(most, self._query_budget + earned)
+        self._trial_budget = min(most + self._unread, self._trial_budget + earned)

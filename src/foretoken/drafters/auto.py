@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import ClassVar
 
@@ -49,13 +49,14 @@ _COVERED = {"suffix": "pld"}
 @dataclass(slots=True)
 class _Drafted:
     """What `observe` must know of the step's draft. queried: copier -> seconds of its query. began,
-    decided, drafted: points in time, in seconds."""
+    decided, drafted: points in time, in seconds. late: parts that read missed tokens."""
 
     choice: Choice
     queried: dict[int, float]
     began: float
     decided: float
     drafted: float
+    late: set[str] = field(default_factory=set)
 
 
 @dataclass(eq=False)
@@ -95,7 +96,6 @@ class Auto(Wrapper):
         self._idle_steps = self._idled = self._idle_rows = 0  # plain: granted, made, of so many
         self._plain_from = 0.0  # when the last one of these began
         self._running = 1  # sequences of the last step
-        self._computed_before: set[int] = set()  # which parts computed in the step before
         if self.lenient:
             self.wants = Wants("a", self.wants.hidden)
         check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
@@ -164,7 +164,6 @@ class Auto(Wrapper):
         copiers = control.copiers_to_query(count)
         if not copiers and (steps := control.idle_steps(count)):
             self._idle_steps, self._idled, self._idle_rows = steps, 1, count
-            self._computed_before.clear()
             self.chose = [NONE] * count
             return empty(count, self._device)
         rooms, copies, queried = [min(x, self.num_speculative_tokens) for x in budgets], {}, {}
@@ -289,7 +288,6 @@ class Auto(Wrapper):
             self._follow(sequences)
         self._learn(now, sequences, steps)
         self._time(now, scored, sequences, steps)
-        self._computed_before = {number for number in self.control.computing if number in takers}
         if not now.queried:
             spent = now.decided - now.began + perf_counter() - scored
             self.control.charge(now.choice, 1000 * spent)
@@ -358,6 +356,8 @@ class Auto(Wrapper):
             for number in control.computing:
                 if number == choice.takers[row]:
                     history, nodes = histories[number], choice.nodes[row]
+                    if len(sequence.tokens) - len(step.tokens) - history.read > 1:
+                        now.late.add(self.names[number])
                     history.record_pass(control.rates[number], shapes[row], nodes, step.path)
                     history.read = len(sequence.tokens) - 1
                 else:
@@ -394,6 +394,6 @@ class Auto(Wrapper):
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query
             costs.record_draft_time(self.names[number], len(steps), 0, whole)
-        if self._computed_before:  # else the time includes reading missed tokens
-            for draft in self._drafts(now, steps):
+        for draft in self._drafts(now, steps):
+            if draft[0] not in now.late:  # else the time is that of reading, too
                 costs.record_draft_time(*draft)

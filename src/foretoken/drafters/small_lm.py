@@ -76,7 +76,11 @@ class SmallLM(ChainDrafter):
         self._lm: DraftModel = DraftModel(
             model, access, self.nodes + 1, self.draft_backend, self.draft_vocab_size
         )
-        self.pass_per_token = not self.hands_over
+        self._declare_cost()
+
+    def _declare_cost(self) -> None:
+        # A rule that ends a draft before a token has taken that token's pass, too.
+        self.pass_per_token = not (self.length.stops_before or self.hands_over)
 
     @property
     def hands_over(self) -> bool:
@@ -94,7 +98,7 @@ class SmallLM(ChainDrafter):
     def replace_model(self, lm: CausalLM) -> None:
         """Draft with another model of the same shape from now on."""
         self._lm.replace(lm)
-        self.pass_per_token = not self.hands_over
+        self._declare_cost()
 
     @property
     def small_models(self) -> Seq[CausalLM]:

@@ -44,6 +44,7 @@ class Substitute(ChainDrafter):
             self.num_speculative_tokens,
             {"assistant_confidence_threshold": self.assistant_confidence_threshold},
         )
+        self.pass_per_token = not self.length.stops_before  # else one more ends a draft
 
     def bind(self, access: Access) -> None:
         source = access.source if self.checkpoint is None else self.checkpoint

@@ -94,12 +94,12 @@ class Swift(BaseDrafter):
 
     def bind(self, access: Access) -> None:
         self._access = access
-        self._steps = 0
+        self._steps, self._drafted = 0, False  # whether it has drafted since the last step
         self.shared: Search = Search(access, self)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         """Likelier siblings stand first, and the first one's children after them all."""
-        lm = self._model(self.shared.best)
+        lm, self._drafted = self._model(self.shared.best), True
         drafts = [SiblingChain(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
         best = None
         for _ in range(self.num_speculative_tokens):
@@ -116,9 +116,11 @@ class Swift(BaseDrafter):
         return from_parents([d.tokens for d in drafts], [d.parents for d in drafts], lm.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """Score a candidate on the texts that are long enough."""
-        if not steps or not steps[0].tokens:
+        """Score a candidate on the texts that are long enough, after a step for which it drafted: a
+        pass is too dear for a part that `auto` doesn't use."""
+        if not steps or not steps[0].tokens or not self._drafted:
             return
+        self._drafted = False
         self._steps += 1
         long = [s for s in sequences if len(s.output) > self.context_window]
         if not long or self._steps % self.opt_interval:
@@ -226,7 +228,9 @@ def upper_bounds(
 
 
 def _matern(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    apart = np.abs(left[:, None] - right[None]).sum(-1)  # of 0s and 1s: the squared distance
+    # Of 0s and 1s the squared distance is how many differ: in the end of a search an array
+    # [n, n, M] would take almost a gigabyte.
+    apart = left.sum(1)[:, None] + right.sum(1) - 2 * left @ right.T
     far = np.sqrt(5 * apart / left.shape[1])
     kernel: NDArray[np.float64] = (1 + far + far**2 / 3) * np.exp(-far)
     return kernel

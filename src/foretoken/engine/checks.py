@@ -42,6 +42,12 @@ def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
             f"Verifier {type(verifier).__name__} is not valid for {names} nodes, which "
             f"{type(drafter).__name__} makes; choose a verifier that takes them."
         )
+    if drafter.coupled and verifier.exact and verifier.sampling and not verifier.compares:
+        raise ForetokenError(
+            f"{type(drafter).__name__} drafts by the noise with which verifier "
+            f"{type(verifier).__name__} would draw in place of what it rejects, so that what is "
+            "written would be biased; use a verifier that compares tokens, such as 'target_only'."
+        )
 
 
 def check_request(

@@ -6,20 +6,18 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from foretoken.bench.measure.costs import draft_model
+from foretoken.bench.measure.costs import LOADED_AS, draft_model
 from foretoken.bench.plan import Unit
 from foretoken.bench.record import Answer
 from foretoken.bench.run.runner import Runner
 from foretoken.errors import ForetokenError
 from foretoken.models.model import CausalLM
-from foretoken.recommender.candidates import BACKEND, Candidate, with_auto
+from foretoken.recommender.candidates import Candidate, with_auto
 from foretoken.recommender.prediction import Prediction, most_promising
 from foretoken.recommender.race import SCREENING, Allowance
 
 _SHARING = ("sps", "auto")
 """Methods whose draft model may be one that is loaded already."""
-_LOADED_AS = (BACKEND, "draft_vocab_size")
-"""Options of how it is loaded, which must be the same."""
 
 
 class Lineup:
@@ -77,9 +75,9 @@ class Lineup:
         """Load one; False where the target can't serve it. Its draft model is remembered."""
         runner, config = self.runner, candidate.config
         sharing = config.get("method") in _SHARING and "model" in config
-        key = (str(config["model"]), *map(config.get, _LOADED_AS)) if sharing else ()
+        key = (str(config["model"]), *map(config.get, LOADED_AS)) if sharing else ()
         if key in self._models:
-            as_loaded = {name: value for name, value in config.items() if name not in _LOADED_AS}
+            as_loaded = {name: value for name, value in config.items() if name not in LOADED_AS}
             config = {**as_loaded, "model": self._models[key]}
         runner.add(candidate.label, config)
         if candidate.label in runner.not_run:

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from foretoken.bench.measure.costs import draft_model, measure_costs
+from foretoken.bench.measure.costs import LOADED_AS, draft_model, measure_costs
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.measure.ideal import machine, nodes_per_step
 from foretoken.bench.measure.simulate import measured_drafting, predict
@@ -25,6 +25,7 @@ from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
 from foretoken.length import SCHEDULES
 from foretoken.llm import LLM
+from foretoken.models.model import CausalLM
 from foretoken.registry import option_name
 from foretoken.sampling.params import SamplingParams
 from foretoken.tuned import SCHEMA
@@ -66,7 +67,8 @@ def _trees(*shapes: Seq[int]) -> OneOf:
 
 SPACE: dict[str, Range | OneOf] = {
     "num_speculative_tokens": Range(1, 16),
-    _SCHEDULE: OneOf({name: name for name in SCHEDULES}),
+    # What the others' drafts cost is counted by their tokens.
+    _SCHEDULE: OneOf({name: name for name, rule in SCHEDULES.items() if not rule.stops_before}),
     _THRESHOLD: Range(0.05, 0.95),
     "prompt_lookup_max": Range(2, 6),
     "prompt_lookup_min": Range(1, 2),
@@ -109,15 +111,15 @@ class Tuner:
         self, llm: LLM, config: Mapping[str, Any], prompts: Seq[Seq[int]], params: SamplingParams
     ) -> None:
         self._llm, self._prompts, self._params = llm, [list(p) for p in prompts], params
-        self._config, self._loaded = dict(config), {}
-        every = options_of(str(config["method"]))
-        free = every - {option_name(key, every) for key in config}  # as others name them, too
+        self._config = dict(config)
+        self._draft: CausalLM | None = None  # read once, where the config names it
+        self._every = options_of(str(config["method"]))
+        free = self._every - {self._own_name(key) for key in config}
         self.space = {name: SPACE[name] for name in SPACE if name in free}
         if not self.space:
             raise ForetokenError(f"Method {config['method']!r} has no option that can be tuned.")
         first = self._make(self._config)
-        if (draft := draft_model(first.engine.drafter)) is not None:
-            self._loaded = {"model": draft}  # read once
+        self._draft = draft_model(first.engine.drafter)
         self._costs = measure_costs(llm, {_TUNED: first})
         if _TUNED not in self._costs["drafts"]:
             raise ForetokenError(
@@ -187,8 +189,21 @@ class Tuner:
             enable_prefix_caching=False,  # every answer is to take its whole time
             trust_remote_code=self._llm.trust_remote_code,
             eos_ids=self._llm.engine.eos_ids,
-            speculative_config=config | self._loaded,
+            speculative_config=self._with_loaded(config),
         )
+
+    def _own_name(self, key: str) -> str:
+        """foretoken's name of an option, which others may call otherwise."""
+        return option_name(key, self._every)
+
+    def _with_loaded(self, config: Config) -> Config:
+        """The config with the draft model that is loaded already, where it names one; others are
+        made of the target, for each candidate again."""
+        if self._draft is None or "model" not in map(self._own_name, config):
+            return config
+        loaded = {"model", *LOADED_AS}
+        others = {key: value for key, value in config.items() if self._own_name(key) not in loaded}
+        return {**others, "model": self._draft}
 
     def _serve(self, llm: LLM) -> EngineStats:
         """All prompts one by one, the drafter starting from nothing with each."""

@@ -85,6 +85,7 @@ class Gumbel(Verifier):
     draws: ClassVar[type[GumbelDraws]] = GumbelDraws
     source: ClassVar[str] = "Daliri, Musco, Suresh 2025, §3–4"
     kinds: ClassVar[frozenset[Kind]] = frozenset(Kind) - {Kind.PADDING}
+    compares: ClassVar[bool] = True
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         return longest_match(trees, scores, draws.pick)

@@ -28,6 +28,7 @@ class TargetOnly(Verifier):
     sampling: ClassVar[bool] = True
     source: ClassVar[str] = "He et al. 2024 (REST), §3.3"
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+    compares: ClassVar[bool] = True
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         return longest_match(trees, scores, draws.pick)

@@ -12,6 +12,7 @@ from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.apps.knn import CachedNeighbours, KnnModel
 from foretoken.apps.knn.drafter import _Memory
 from foretoken.apps.ralm.stride import FixedStride
+from foretoken.drafters.small_lm import SmallLM
 from foretoken.testing import Pair
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
@@ -125,3 +126,21 @@ def test_options(knn: KnnModel) -> None:
             CachedNeighbours(knn, **{name: 0})
     with pytest.raises(ForetokenError, match="following is -1"):
         CachedNeighbours(knn, following=-1)
+
+
+def test_a_rule_that_draws_again_is_refused(pair: Pair, knn: KnnModel) -> None:
+    """It would do so with the noise by which the guess was drawn, which it takes for independent:
+    of three equally likely tokens it would write one more than twice as often as another."""
+    joined = [CachedNeighbours(knn), SmallLM(pair.draft)]
+    for config in (
+        {"method": CachedNeighbours(knn), "verifier": "speculative"},
+        {"method": CachedNeighbours(knn), "verifier": "block"},
+        {"method": "auto", "drafters": joined, "remember": False},
+    ):
+        with pytest.raises(ForetokenError, match="use a verifier that compares"):
+            LLM(knn.lm, speculative_config=config)
+    with LLM(
+        knn.lm, speculative_config={"method": CachedNeighbours(knn), "verifier": "gumbel"}
+    ) as llm:
+        ids(llm, PROMPTS, SETTINGS["seeded"])
+        assert llm.stats.accepted > 0

@@ -232,3 +232,13 @@ def test_vicunas_template(checkpoints: Pair, own: bool) -> None:
     ids = asked.input_ids(CHATS[0], ["Ho."])
     text = vicuna.written(CHATS[0].turns, ["Ho."])
     assert (ids == text_ids(text, asked.plain.tokenizer)) != own
+
+
+def test_a_rule_with_noise_of_its_own_claims_no_text(checkpoints: Pair) -> None:
+    """At a temperature above 0: its texts are as good as plain decoding's, and others."""
+    methods = {"pld": {"method": "pld"}, "coupled": {"method": "pld", "verifier": "gumbel"}}
+    runner = Runner(plan(checkpoints, methods=methods))
+    for temperature, claims in ((0.0, True), (1.0, False)):
+        found = {a.method: a for a in runner.serve(unit(SUITE.prompts[1], temperature=temperature))}
+        assert found["pld"].sameness == "identical"
+        assert (found["coupled"].sameness is not None) == claims

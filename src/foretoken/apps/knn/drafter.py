@@ -7,9 +7,10 @@ compared. The model's passes are made while it drafts, one a token as in the pla
 verification goes on from their states, so that it is one search of the whole datastore.
 
 Tokens are chosen with the noise of their own places, so a guess is right wherever the cache leads
-to the same distribution; the text is the plain loop's at any temperature. Departures: each
-verification also writes the token after the last guess; the cache is bounded, the latest entries
-stay; γ is bounded by 0.9, as single tokens are guessed better than documents.
+to the same distribution; the text is the plain loop's at any temperature, by rules that compare the
+guess with the token that is drawn there. Departures: each verification also writes the token after
+the last guess; the cache is bounded, the latest entries stay; γ is bounded by 0.9, as single tokens
+are guessed better than documents.
 
 Legend: B sequences, M entries of a cache, D width, V vocabulary.
 """
@@ -53,6 +54,7 @@ class CachedNeighbours(BaseDrafter):
     cached: int = 8192
 
     wants = Wants("ce")
+    coupled = True  # see `_guess`
 
     def __post_init__(self) -> None:
         check_range(

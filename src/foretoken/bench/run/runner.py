@@ -271,8 +271,10 @@ class Runner:
 
     def _claims_same_tokens(self, label: str, params: SamplingParams) -> bool:
         """Whether the method claims exactly plain decoding's tokens, not only its distribution."""
-        drawn = self.llms[label].engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
-        return params.greedy or not drawn
+        engine = self.llms[label].engine
+        drawn = engine.drafter.kinds - {Kind.CHOSEN, Kind.AUXILIARY}
+        noise = self.plain.engine.verifier.draws  # "gumbel" has another, and so other texts
+        return params.greedy or (not drawn and engine.verifier.draws is noise)
 
     def input_ids(self, prompt: Prompt, history: Seq[str]) -> list[int]:
         """The token ids of a turn and all before it. Raises `ForetokenError`, with the prompt's

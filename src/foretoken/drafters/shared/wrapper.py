@@ -34,6 +34,7 @@ class Wrapper(BaseDrafter):
         self.wants = Wants("".join(levels), self._hidden(), self._last())
         self.kinds = frozenset(kind for part in parts for kind in part.kinds)
         self.trees = any(part.trees for part in parts)
+        self.coupled = any(part.coupled for part in parts)
 
     @property
     def nodes(self) -> int:
