@@ -27,7 +27,7 @@ from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.streamed import Streamed
-from foretoken.engine.worker import Worker
+from foretoken.engine.worker import Worker, check_unserved
 from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
@@ -138,6 +138,7 @@ class LLM:
             structured_outputs_backend=structured_outputs_backend,
         )
         method = build(speculative_config)
+        check_unserved(method.drafter)
         self.method = method.name
         if gguf_file is not None:
             model = in_checkpoint(model, gguf_file)
