@@ -25,9 +25,9 @@ from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
 from foretoken.length import SCHEDULES
 from foretoken.llm import LLM
-from foretoken.registry import option_name
+from foretoken.registry import option_name, replaced
 from foretoken.sampling.params import SamplingParams
-from foretoken.tuned import SCHEMA
+from foretoken.tuned import SCHEMA, from_anywhere
 
 _SCHEDULE, _THRESHOLD = "num_assistant_tokens_schedule", "assistant_confidence_threshold"
 
@@ -101,7 +101,8 @@ class Candidate:
 class Tuner:
     """One target, method and list of prompts.
 
-    config: the method and the options that stay. prompts: token ids. Raises `ForetokenError` for a
+    config: the method and the options that stay. prompts: token ids. interrupted: whether Ctrl-C
+    has ended the search or the timing, whose results so far count. Raises `ForetokenError` for a
     method without options to search, and for one whose drafting costs can't be measured.
     """
 
@@ -109,7 +110,7 @@ class Tuner:
         self, llm: LLM, config: Mapping[str, Any], prompts: Seq[Seq[int]], params: SamplingParams
     ) -> None:
         self._llm, self._prompts, self._params = llm, [list(p) for p in prompts], params
-        self._config, self._loaded = dict(config), {}
+        self._config, self._loaded, self.interrupted = dict(config), {}, False
         every = options_of(str(config["method"]))
         free = every - {option_name(key, every) for key in config}  # as others name them, too
         self.space = {name: SPACE[name] for name in SPACE if name in free}
@@ -127,7 +128,8 @@ class Tuner:
         self._plain = _measured(self._serve(llm))
 
     def search(self, trials: int, seed: int, advance: Callable[[], None]) -> list[Candidate]:
-        """`trials` candidates, the best first. Raises `ForetokenError` without Optuna."""
+        """`trials` candidates, the best first; fewer where an interrupt ends the search. Raises
+        `ForetokenError` without Optuna."""
         optuna: Any = _optuna()
         sampler = optuna.samplers.TPESampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -144,7 +146,10 @@ class Tuner:
                 advance()
             return candidates[-1].tokens_per_second
 
-        study.optimize(objective, n_trials=trials - 1)
+        try:
+            study.optimize(objective, n_trials=trials - 1)
+        except KeyboardInterrupt:
+            self.interrupted = True
         return sorted(candidates, key=lambda one: -one.tokens_per_second)
 
     def _asked(self, trial: Any) -> Config:
@@ -166,17 +171,26 @@ class Tuner:
     def clocked(
         self, configs: Seq[Config], rounds: int, advance: Callable[[], None]
     ) -> list[float]:
-        """Tokens a second of plain decoding and of each config: medians of the rounds."""
-        llms = [self._llm, *map(self._make, configs)]
-        speeds: list[list[float]] = [[] for _ in llms]
-        for turn in range(rounds + 1):
-            for place in range(len(llms)):
-                place = (place + turn) % len(llms)
-                stats = self._serve(llms[place])
-                if turn:  # the first warms up
-                    speeds[place].append(stats.tokens / stats.decode_time)
-            advance()
-        return [statistics.median(timed) for timed in speeds]
+        """Tokens a second of plain decoding and of each config: medians of the rounds, of the whole
+        ones where an interrupt ends the timing; nothing where there is none."""
+        timed: list[list[float]] = []
+        try:
+            llms = [self._llm, *map(self._make, configs)]
+            for turn in range(rounds + 1):
+                timed.append(self._round(llms, turn))
+                advance()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        return [statistics.median(speeds) for speeds in zip(*timed[1:], strict=True)]  # warm ones
+
+    def _round(self, llms: Seq[LLM], turn: int) -> list[float]:
+        """Tokens a second of each; another one is the first in each turn."""
+        speeds = [0.0] * len(llms)
+        for place in range(len(llms)):
+            place = (place + turn) % len(llms)
+            stats = self._serve(llms[place])
+            speeds[place] = stats.tokens / stats.decode_time
+        return speeds
 
     def _make(self, config: Config) -> LLM:
         return LLM(
@@ -187,7 +201,7 @@ class Tuner:
             enable_prefix_caching=False,  # every answer is to take its whole time
             trust_remote_code=self._llm.trust_remote_code,
             eos_ids=self._llm.engine.eos_ids,
-            speculative_config=config | self._loaded,
+            speculative_config=replaced(config, self._loaded),
         )
 
     def _serve(self, llm: LLM) -> EngineStats:
@@ -212,24 +226,32 @@ def tune(
 ) -> dict[str, Any]:
     """Search, time the best, and return what the tuned method's file holds.
 
-    `advance` is called trials + rounds + 1 times.
+    `advance` is called trials + rounds + 1 times. Ctrl-C ends it early, with the best so far: the
+    fastest of the whole rounds, or by prediction where there is none.
     """
     candidates = tuner.search(trials, seed, advance)
     best = _different(candidates)[:finalists]
     configs = [config, *(one.config for one in best if one.config != config)]
-    plain, *speeds = tuner.clocked(configs, rounds, advance)
-    fastest = max(range(len(configs)), key=speeds.__getitem__)
+    clocked = [] if tuner.interrupted else tuner.clocked(configs, rounds, advance)
+    timed: list[dict[str, Any]] = [
+        {"options": options, "tokens_per_second": speed, "speedup": speed / clocked[0]}
+        for options, speed in zip(configs, clocked[1:], strict=bool(clocked))
+    ]
+    untimed: dict[str, Any] = {
+        "options": best[0].config,
+        "tokens_per_second": None,
+        "speedup": None,
+    }
+    fastest = max(timed, key=lambda row: float(row["tokens_per_second"]), default=untimed)
     return {
         "schema": SCHEMA,
         "method": config["method"],
-        "speculative_config": configs[fastest],
-        "tokens_per_second": speeds[fastest],
-        "speedup": speeds[fastest] / plain,
-        "plain_tokens_per_second": plain,
-        "timed": [
-            {"options": options, "tokens_per_second": speed, "speedup": speed / plain}
-            for options, speed in zip(configs, speeds, strict=True)
-        ],
+        "speculative_config": from_anywhere(fastest["options"]),
+        "finished": not tuner.interrupted,
+        "tokens_per_second": fastest["tokens_per_second"],
+        "speedup": fastest["speedup"],
+        "plain_tokens_per_second": clocked[0] if clocked else None,
+        "timed": timed,
         "predicted": [dataclasses.asdict(one) for one in best],
         "trials": len(candidates),
         "environment": environment(),
