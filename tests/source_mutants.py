@@ -136,8 +136,8 @@ CONTROL: dict[str, Mutant] = {
     ),
     "JSON beats single options": Mutant(
         "foretoken.cli.options:ModelOptions.config",
-        "config |= {key: value for key, value in single.items() if value is not None}",
-        "config = {key: value for key, value in single.items() if value is not None} | config",
+        "replaced(self.given_config(), chosen)",
+        "replaced(chosen, self.given_config())",
         ("cli/test_options.py::test_single_options_win",),
     ),
     "slow rounds count": Mutant(

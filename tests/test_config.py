@@ -431,3 +431,75 @@ def test_options_without_a_meaning(config: dict[str, Any], said: str, pair: Pair
     """Are refused, not left out."""
     with pytest.raises(ForetokenError, match=said):
         build({"model": pair.draft, **config})
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"method": "pld", "num_speculative_tokens": 5, "prompt_lookup_num_tokens": 3},
+            "num_speculative_tokens and prompt_lookup_num_tokens are two names of one option of "
+            "method 'pld'; give it once, as num_speculative_tokens.",
+        ),
+        (
+            {"method": "sps", "draft_model": "a", "model": "b"},
+            "draft_model and model are two names of one option of method 'sps'; give it once, as "
+            "model.",
+        ),
+        (
+            {"method": "sps", "assistant_model": "a", "draft_model": "b"},
+            "assistant_model and draft_model are two names of one option of method 'sps'; give it "
+            "once, as model.",
+        ),
+        (
+            {"method": "eagle3", "model": "m", "num_speculative_tokens": 5, "depth": 4},
+            "num_speculative_tokens and depth are two names of one option of method 'eagle3'; "
+            "give it once, as depth.",
+        ),
+        (
+            {"method": "pld+suffix", "num_speculative_tokens": 5, "num_assistant_tokens": 3},
+            "num_speculative_tokens and num_assistant_tokens are two names of one option of "
+            "method 'pld'; give it once, as num_speculative_tokens.",
+        ),
+        (
+            {"method": "pld+sps", "model": "m", "sps": {"model": "a", "assistant_model": "b"}},
+            "model and assistant_model are two names of one option of method 'sps'; give it once, "
+            "as model.",
+        ),
+    ],
+    ids=str,
+)
+def test_two_names_of_one_option(config: dict[str, Any], said: str) -> None:
+    """Are refused in either order, where the last one won."""
+    for given in (config, dict(reversed(config.items()))):
+        with pytest.raises(ForetokenError, match="two names of one option") as error:
+            build(given)
+    with pytest.raises(ForetokenError) as error:
+        build(config)
+    assert str(error.value) == said
+
+
+def test_two_names_of_one_value(pair: Pair) -> None:
+    """Say the same."""
+    built = build({"method": "pld", "num_speculative_tokens": 3, "prompt_lookup_num_tokens": 3})
+    assert built.drafter.nodes == 3
+    config = {"method": "sps", "model": pair.draft, "assistant_model": pair.draft}
+    assert build(config).drafter.model is pair.draft  # type: ignore[attr-defined]
+
+
+def test_a_parts_own_option_wins_by_any_name(pair: Pair) -> None:
+    """Over what all parts are given, and over what a method's row sets; and an option that a part
+    has by its name over one that stands for it elsewhere."""
+    config: dict[str, Any] = {"method": "auto:pld,sps", "model": pair.draft}
+    config |= {"num_assistant_tokens": 6, "sps": {"num_speculative_tokens": 3}}
+    lookup, small = build(config).drafter.drafters  # type: ignore[attr-defined]
+    assert (lookup.nodes, small.nodes) == (6, 3)
+    config = {"method": "llma+suffix", "num_assistant_tokens": 6, "llma": {}}
+    assert build(config).drafter.drafters[0].nodes == 6  # type: ignore[attr-defined]
+    own = {**config, "llma": {"num_speculative_tokens": 3}}
+    assert build(own).drafter.drafters[0].nodes == 3  # type: ignore[attr-defined]
+    sizes = {"num_speculative_tokens": 4, "num_speculative_nodes": 30}
+    for given in (sizes, dict(reversed(sizes.items()))):
+        small_tree = {"method": "pld+sequoia", "model": pair.draft, **given}
+        lookup, tree = build(small_tree).drafter.drafters  # type: ignore[attr-defined]
+        assert (lookup.nodes, tree.tree_nodes) == (4, 30)

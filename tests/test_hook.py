@@ -554,6 +554,25 @@ def test_methods_and_options(draft: Any) -> None:
     assert foretoken.assisted is assisted
 
 
+def test_two_names_of_one_option(draft: Any) -> None:
+    """Are refused, whether they are arguments or keys of the config; one value may have both."""
+    lengths: list[dict[str, Any]] = [
+        {"num_speculative_tokens": 8},
+        {"speculative_config": {"num_assistant_tokens": 8}},
+    ]
+    for given in lengths:
+        with pytest.raises(ForetokenError, match="are two names of one option of method 'pld'"):
+            assisted(prompt_lookup_num_tokens=5, **given)
+        assert assisted(prompt_lookup_num_tokens=8, **given).config["num_speculative_tokens"] == 8
+    models: list[dict[str, Any]] = [
+        {"assistant_model": "x"},
+        {"speculative_config": {"model": "x"}},
+    ]
+    for given in models:
+        with pytest.raises(ForetokenError, match="model are two names of one option"):
+            assisted(draft_model=draft, **given)
+
+
 def test_the_method_of_a_tuned_file(model: Any, tmp_path: Path) -> None:
     """A name of what was tuned stands for its method, too; what is given beside it wins."""
     tuned = {"method": "suffix", "max_spec_factor": 3.0}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretoken import ForetokenError
-from foretoken.tuned import read_tuned, resolve_tuned, tuned_path
+from foretoken.tuned import from_anywhere, read_tuned, resolve_tuned, tuned_path
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
@@ -32,6 +32,37 @@ def test_given_options_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "prompt_lookup_max": 5,
     }
     assert resolve_tuned({"method": "sps"}) == {"method": "sps"}
+    assert resolve_tuned({"tuned": "fast", "max_matching_ngram_size": 5}) == {
+        "method": "pld",
+        "max_matching_ngram_size": 5,
+    }
     tuned_path("bare").write_text('{"schema": 1}')
     with pytest.raises(ForetokenError, match="it has no speculative_config"):
         read_tuned("bare")
+
+
+def test_paths_lead_there_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths of what is there are whole, in a part's options and lists too; names, hub ids, texts
+    and models that are loaded stay as they are."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small").mkdir()
+    (tmp_path / "set.npz").touch()
+    loaded = object()
+    config = {
+        "method": "small",
+        "draft_model": "small",
+        "models": ["./small", "mini-draft"],
+        "assistant_tokenizer": Path("small"),
+        "datastore": "org/name",
+        "corpus": ["x" * 5000, "a\0b"],
+        "draft_verify": {"skip": "set.npz", "model": loaded},
+        "num_speculative_tokens": 3,
+    }
+    whole = str(tmp_path / "small")
+    assert from_anywhere(config) == {
+        **config,
+        "draft_model": whole,
+        "models": [whole, "mini-draft"],
+        "assistant_tokenizer": whole,
+        "draft_verify": {"skip": str(tmp_path / "set.npz"), "model": loaded},
+    }

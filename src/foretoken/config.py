@@ -40,9 +40,12 @@ from foretoken.registry import (
     BASELINE,
     OPTION_ALIASES,
     build_verifier,
+    by_fields,
     drafter_class,
     drafter_names,
     installed_drafters,
+    no_length,
+    of_part,
     option_name,
     target_class,
     typed_options,
@@ -247,6 +250,7 @@ def _refuse_ignored(method: str, options: Collection[str]) -> None:
 def _single(method: str, options: Mapping[str, Any]) -> BuiltMethod:
     """A method that is not made of others."""
     name, row, cls = ALIASES.get(method, method), row_of(method), _part_class(method)
+    options = by_fields(method, options, _fields(cls))
     options = {**_row_options(method, None, options), **options}
     if row is None:
         drafter = create_drafter(cls, method, options)
@@ -273,13 +277,14 @@ def _with_drafters(method: str, combiner: str, options: Mapping[str, Any]) -> di
     parts = auto_parts(method, options) if combiner == AUTO else list(parse(method).parts)
     _check_parts(method, parts)
     wrapper, added = drafter_class(combiner), dict[str, Any]()
-    if combiner == AUTO:
-        added = {"names": parts, "lenient": method == AUTO}
-        options = {_LENGTH: wrapper.num_speculative_tokens, **options}
     classes = {part: _part_class(part) for part in parts}
     takers = {part: _fields(cls) for part, cls in {**classes, combiner: wrapper}.items()}
     deep = {part for part, cls in classes.items() if combiner == AUTO and _has_own_depth(cls)}
     shares = _shared_out(method, options, takers, deep)
+    if combiner == AUTO:
+        added = {"names": parts, "lenient": method == AUTO}
+        for part in classes.keys() - deep:
+            shares[part].setdefault(_LENGTH, wrapper.num_speculative_tokens)
     drafters = [
         create_drafter(cls, part, {**_row_options(part, combiner, shares[part]), **shares[part]})
         for part, cls in classes.items()
@@ -323,14 +328,14 @@ def _shared_out(
             raise unknown_option(method, key, [*filter(row_of, takers), *names])
         for name in having:
             taken_by[name][key] = value
-    return {name: shared | dict(own.get(name, {})) for name, shared in taken_by.items()}
+    return {n: of_part(n, every, own.get(n, {}), takers[n]) for n, every in taken_by.items()}
 
 
 def _row_options(name: str, combiner: str | None, given: Mapping[str, Any]) -> Mapping[str, Any]:
     """What the method's row sets beside the options that are given, which are checked."""
-    row, fields = row_of(name), _fields(_part_class(name))
+    row = row_of(name)
     if combiner != AUTO:  # whose number of tokens bounds each part's draft
-        check_one_length({option_name(key, fields): value for key, value in given.items()})
+        check_one_length(given)
     own = row.options_beside(given) if row else {}
     in_auto = (row and combiner == AUTO and row.joins_auto) or {}
     return own if {*in_auto} & {*given} else {**own, **in_auto}
@@ -363,17 +368,11 @@ def _met(options: Collection[str]) -> Need:
 def _create(cls: type[Any], name: str, options: Mapping[str, Any]) -> Any:
     """An object of a method's class; its options are checked by name and type."""
     fields = _fields(cls)
-    arguments: dict[str, Any] = {}
-    for key, value in options.items():
-        field = option_name(key, fields)
-        if field == _LENGTH and field not in fields:
-            raise ForetokenError(
-                f"num_speculative_tokens is the length of a draft, and method {name!r} drafts "
-                "nothing, so it has none; leave it out."
-            )
-        if field not in fields:
-            raise unknown_option(name, key, _public(fields))
-        arguments[field] = value
+    arguments = by_fields(name, options, fields)
+    for key in arguments:
+        if key not in fields:
+            length = option_name(key, fields) == _LENGTH
+            raise no_length(name) if length else unknown_option(name, key, _public(fields))
     try:
         return cls(**typed_options(cls, name, arguments))
     except TypeError as error:

@@ -32,6 +32,7 @@ from foretoken.config import build, row_of
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
+from foretoken.engine.worker import check_unserved
 from foretoken.errors import ForetokenError, shown
 from foretoken.grammar.params import StructuredOutputsParams, structured
 from foretoken.models.drafting.draft_model import as_causal_lm
@@ -109,17 +110,24 @@ def assisted(
         )
     if draft_model is not None and prompt_lookup_num_tokens is not None:
         raise ForetokenError("Give draft_model or prompt_lookup_num_tokens, not both.")
-    config = resolve_tuned({**(speculative_config or {}), **options})  # which may name the method
-    for alias in [key for key in config if OPTION_ALIASES.get(key) == "model"]:
-        config["model"] = config.pop(alias)
     given = {
         "method": method,
-        "model": draft_model,
-        "num_speculative_tokens": prompt_lookup_num_tokens,
+        "draft_model": draft_model,
+        "prompt_lookup_num_tokens": prompt_lookup_num_tokens,
     }
-    config.update({key: value for key, value in given.items() if value is not None})
-    config.setdefault("method", "sps" if "model" in config else "pld")
-    build(config)  # an unknown name fails here, not at the first call
+    given = {key: value for key, value in given.items() if value is not None}
+    config = resolve_tuned({**(speculative_config or {}), **options, **given})
+    models = [
+        key
+        for key, value in config.items()  # but for a part's options
+        if OPTION_ALIASES.get(key, key) == "model" and not isinstance(value, Mapping)
+    ]
+    config.setdefault("method", "sps" if models else "pld")
+    build(config)  # an unknown name, or two of one option, fails here, not at the first call
+    for key in models:
+        config["model"] = config.pop(key)
+    if prompt_lookup_num_tokens is not None:
+        config[_LENGTH] = config.pop("prompt_lookup_num_tokens")
     if stop_strings and tokenizer is None:
         raise ForetokenError("stop_strings need a tokenizer; pass assisted(tokenizer=…) as well.")
     strings = [tf.StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []
@@ -205,6 +213,7 @@ class Assisted:
         most = min(longest, model.max_length)
         target = ModelTarget(model, batch.rows, most, tokenizer=self.tokenizer)
         method = build(self._configured(batch.config, target))
+        check_unserved(method.drafter)
         wrapped = method.wrapped(target)
         return Engine(wrapped, method.drafter, method.verifier, eos_ids=batch.eos_ids)
 

@@ -27,7 +27,7 @@ from foretoken.engine.prompts import Prompt
 from foretoken.engine.settings import Settings, check_loaded
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.streamed import Streamed
-from foretoken.engine.worker import Worker
+from foretoken.engine.worker import Worker, check_unserved
 from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
@@ -138,6 +138,7 @@ class LLM:
             structured_outputs_backend=structured_outputs_backend,
         )
         method = build(speculative_config)
+        check_unserved(method.drafter)
         self.method = method.name
         if gguf_file is not None:
             model = in_checkpoint(model, gguf_file)
@@ -313,10 +314,9 @@ class LLM:
         tokens before it: under the target's raw logits, whatever the method.
 
         Both are what `generate` takes as prompts. A list of prompts needs as many continuations,
-        and gives a list of lists; pairs are read together. A continuation's text is tokenized in
-        its place after the prompt's text, where that leaves the prompt's tokens as they are, and
-        else by itself. A pair has to leave room for one token in the context, which is written
-        and thrown away. Raises `ForetokenError` for a pair that can't be scored.
+        and gives a list of lists. A continuation's text is tokenized after the prompt's, where that
+        leaves the prompt's tokens as they are, and else by itself. A pair has to leave room for one
+        more token in the context. Raises `ForetokenError` for a pair that can't be scored.
         """
         pairs, alone = paired(prompts, continuations, self.tokenizer)
         texts = [[*before, *after] for before, after in pairs]

@@ -7,6 +7,8 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Collection, Mapping
+from numbers import Number
+from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from foretoken.errors import ForetokenError, one_line, shown, unknown
@@ -40,6 +42,9 @@ OPTION_ALIASES = {
     "draft_model": "model",
 }
 """Names of other libraries for the same option."""
+
+FILES = ("model", "models", "checkpoint", "datastore", "corpus", "skip")
+"""The options whose values name files of what drafts."""
 
 FIELDS = {
     "num_speculative_tokens": ("depth",),
@@ -206,6 +211,56 @@ def option_name(key: str, fields: Collection[str]) -> str:
     return next((field for field in (name, *FIELDS.get(name, ())) if field in fields), name)
 
 
+def by_fields(method: str, given: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """A method's options by the names of its class's fields; others keep the names they have.
+
+    Raises `ForetokenError` for one that is given by two names, unless they have the same value.
+    """
+    names: dict[str, str] = {}  # a field -> the name by which it is given
+    for key, value in given.items():
+        field = option_name(key, fields)
+        first = names.setdefault(field if field in fields else key, key)
+        if first != key and not _same(given[first], value):
+            raise ForetokenError(
+                f"{first} and {key} are two names of one option of method {method!r}; give it "
+                f"once, as {field}."
+            )
+    return {field: given[key] for field, key in names.items()}
+
+
+def of_part(
+    part: str, shared: Mapping[str, Any], own: Mapping[str, Any], fields: Collection[str]
+) -> dict[str, Any]:
+    """A part's options by its fields' names: its own before those that all parts share, and of
+    these the ones that name a field before those that stand for one (`FIELDS`)."""
+    exact = {k: v for k, v in shared.items() if option_name(k, fields) == OPTION_ALIASES.get(k, k)}
+    others = {k: v for k, v in shared.items() if k not in exact}
+    layers = [by_fields(part, given, fields) for given in (others, exact, own)]
+    return {**layers[0], **layers[1], **layers[2]}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are one; of an array or a model that is asked of the object alone."""
+    plain = isinstance(one, str | Path | Number) and isinstance(other, str | Path | Number)
+    return one is other or (plain and bool(one == other))
+
+
+def replaced(options: Mapping[str, Any], by: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with others in their place, whichever names these have. `_LOOKUP` doesn't stand for
+    the length of all drafts, and a mapping is a part's, which may be called like an option."""
+    given = {
+        OPTION_ALIASES.get(key, key)
+        for key, value in by.items()
+        if key != _LOOKUP and not isinstance(value, Mapping)
+    }
+    kept = {
+        key: value
+        for key, value in options.items()
+        if isinstance(value, Mapping) or OPTION_ALIASES.get(key, key) not in given
+    }
+    return {**kept, **by}
+
+
 def unknown_option(method: str, key: str, names: Collection[str]) -> ForetokenError:
     """The error for an option that a method doesn't have. names: those that it has."""
     if OPTION_ALIASES.get(key, key) == "model":
@@ -216,3 +271,11 @@ def unknown_option(method: str, key: str, names: Collection[str]) -> ForetokenEr
     if not names:
         return ForetokenError(f"Method {method!r} has no options; leave {shown(key)} out.")
     return unknown(f"option of method {method!r}", key, names)
+
+
+def no_length(method: str) -> ForetokenError:
+    """The error for a draft's length where a method has none."""
+    return ForetokenError(
+        f"num_speculative_tokens is the length of a draft, and method {method!r} drafts nothing, "
+        "so it has none; leave it out."
+    )

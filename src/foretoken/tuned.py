@@ -8,15 +8,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.files import read_json
 from foretoken.machine import cache_folder
+from foretoken.registry import FILES, OPTION_ALIASES, replaced
 
 SCHEMA, SUFFIX = 1, ".json"
 _WHAT = "a file of foretoken tune"
+_PLACES = (*FILES, "tokenizer", "target_tokenizer")
 
 
 def tuned_path(name: str) -> Path:
@@ -45,8 +48,27 @@ def read_tuned(name: str | Path) -> dict[str, Any]:
     return config
 
 
+def from_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config to be kept: where it names files by paths from this folder, their whole paths. Names
+    and hub ids stay."""
+    return {key: _whole(key, value) for key, value in config.items()}
+
+
+def _whole(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):  # a part's options
+        return from_anywhere(value)
+    if OPTION_ALIASES.get(key, key) not in _PLACES:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_whole(key, one) for one in value]
+    with suppress(OSError, ValueError):  # of names that no file can have
+        if isinstance(value, (str, Path)) and Path(value).exists():
+            return str(Path(value).absolute())
+    return value
+
+
 def resolve_tuned(config: Mapping[str, Any]) -> dict[str, Any]:
     """A config whose "tuned" is replaced by the options of that name; other options given win."""
     given = dict(config)
     name = given.pop("tuned", None)
-    return given if name is None else {**read_tuned(name), **given}
+    return given if name is None else replaced(read_tuned(name), given)

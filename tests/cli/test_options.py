@@ -129,6 +129,15 @@ def test_single_options_win() -> None:
         "method": "sps",
         "model": "x",
     }
+    named = ModelOptions(speculative_config='{"method": "sps", "draft_model": "x"}')
+    assert named.config(Drafting(draft_model="y")) == {"method": "sps", "model": "y"}
+    parts = '{"method": "pld+draft_model", "draft_model": {"num_speculative_tokens": 3}}'
+    config = ModelOptions(speculative_config=parts).config(Drafting(draft_model="y"))
+    assert config == {
+        "method": "pld+draft_model",
+        "draft_model": {"num_speculative_tokens": 3},
+        "model": "y",
+    }
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from foretoken import ForetokenError
+from foretoken import LLM, ForetokenError
 from foretoken.bench.plan import method_config
 from foretoken.cli.commands import app
 from foretoken.config import build
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.tune.options import Candidate, Tuner
 from foretoken.tuned import read_tuned, tuned_path
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -56,6 +58,38 @@ def test_from_the_command_line_to_the_engine(
     assert method_config(f"tuned:{name}", None, None) == kept["speculative_config"]
     with pytest.raises(ForetokenError, match="Did you mean"):
         read_tuned(f"{name}x")
+
+
+def test_a_draft_model_beside_the_command(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Named by a relative path, it is found from another folder; and Ctrl-C keeps the best so far,
+    said in the file and below it."""
+    pytest.importorskip("optuna")
+    predicted, left = Tuner.predicted, iter(range(2))
+
+    def interrupted(self: Tuner, config: dict[str, Any]) -> Candidate:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return predicted(self, config)
+
+    monkeypatch.setattr(Tuner, "predicted", interrupted)
+    monkeypatch.chdir(checkpoints[1].parent)
+    prompts = tmp_path / "some.jsonl"
+    prompts.write_text(json.dumps({"id": "1", "task": "a", "turns": ["Hello Hello Hello"]}))
+    draft = f"./{checkpoints[1].name}"
+    arguments = ["tune", "--model", str(checkpoints[0]), "--draft-model", draft, "--name", "mine"]
+    arguments += ["--prompts", str(prompts), "--max-tokens", "4", "--backend", "plain"]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert "Interrupted after 2 candidates; the best by prediction" in done.stderr
+    kept = json.loads(tuned_path("mine").read_text("utf-8"))
+    assert kept["finished"] is False and kept["timed"] == []
+    assert kept["speculative_config"]["model"] == str(checkpoints[1])
+    monkeypatch.chdir(tmp_path)
+    assert (
+        LLM(checkpoints[0], backend="plain", speculative_config={"tuned": "mine"}).method == "sps"
+    )
 
 
 @pytest.mark.parametrize("given", [("--out", "best"), ("--name", "best.json")])

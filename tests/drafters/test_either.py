@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from foretoken import SamplingParams
 from foretoken.drafters.either import Either
+from foretoken.drafters.lookahead import Lookahead
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
@@ -19,7 +20,8 @@ from foretoken.testing import (
     serve,
     table_pair,
 )
-from foretoken.tree import DraftTree
+from foretoken.testing.checks import greedy_reference
+from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
@@ -68,6 +70,52 @@ def test_a_part_that_fails_is_left_and_tried_again(pair: Pair) -> None:
     drafter = Either([wrong, Counting(pair.target)], level_cost=9.0)
     [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
     assert output.stats.drafts < output.stats.passes  # neither pays
+
+
+@dataclass(eq=False)
+class Starting(Oracle):
+    """Drafts the text only after a step that took its draft: the first one is an auxiliary node."""
+
+    kinds = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        if all(sequence.state.get(self) for sequence in sequences):
+            return super().draft(sequences, budgets, draws)
+        return replace(chains([[0]] * len(sequences), self._device), kind=Kind.AUXILIARY)
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        for sequence, step in zip(sequences, steps, strict=True):
+            sequence.state[self] = step.drafted > 0
+
+
+PROMPT = [5, 9, 2, 5, 9, 2, 5]
+LONG = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+
+
+def test_a_part_that_has_to_start_does(pair: Pair) -> None:
+    """Its auxiliary node is no draft, but what makes the next one: beside copies of which one token
+    is right it is tried, and stays."""
+    text = greedy_reference(pair.target, PROMPT, 80)
+    half, starting = (
+        Oracle({tuple(PROMPT): text}, 8, wrong_at=1),
+        Starting({tuple(PROMPT): text}),
+    )
+    [output] = serve(pair.target, Either([half, starting]), TargetOnly(), [PROMPT], LONG)
+    assert output.token_ids == text[:60] and output.stats.passes <= 16
+
+
+def test_what_is_never_accepted_promises_nothing(pair: Pair) -> None:
+    """A window of guesses is deeper than any copy, and right copies are taken all the same; where
+    no drafts come of it, what makes drafts is left."""
+    text = greedy_reference(pair.target, PROMPT, 80)
+    right = Oracle({tuple(PROMPT): text}, 4)
+    window = Lookahead(pool_from_prompt=False)
+    [output] = serve(pair.target, Either([right, window]), TargetOnly(), [PROMPT], LONG)
+    assert output.token_ids == text[:60] and output.stats.passes == 12
+    half = Oracle({tuple(PROMPT): text}, 3, wrong_at=1)
+    barren = Starting({tuple(PROMPT): [0] * 80}, 0)
+    [output] = serve(pair.target, Either([barren, half]), TargetOnly(), [PROMPT], LONG)
+    assert output.token_ids == text[:60] and output.stats.passes < 45
 
 
 WARM = SamplingParams(temperature=0.7)

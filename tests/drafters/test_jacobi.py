@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.jacobi import Jacobi
+from foretoken.drafters.merged import Merged
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import Pair, check_distribution, logits_after, serve, table_pair
+from foretoken.testing import Oracle, Pair, check_distribution, logits_after, serve, table_pair
 from foretoken.testing.checks import PROMPTS
+from foretoken.tree import DraftTree
 from foretoken.trees.from_lists import from_parents
 from foretoken.verify.target_only import TargetOnly
 
@@ -107,3 +110,24 @@ def test_wrong_options() -> None:
         Jacobi(0)
     with pytest.raises(ForetokenError, match="block_size is 1; it must be at least 2"):
         Jacobi(block_size=1)
+
+
+class Noting(Jacobi):
+    """Notes its guesses."""
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        tree = super().draft(sequences, budgets, draws)
+        self.noted = [*getattr(self, "noted", []), tree.tokens[0].tolist()]
+        return tree
+
+
+def test_guesses_are_corrected_in_a_tree_too(pair: Pair) -> None:
+    """Beside drafts that are never right (`a|b`) they are what they are alone."""
+    prompt, alone, beside = PROMPTS[0], Noting(3), Noting(3)
+    [output] = serve(pair.target, alone, TargetOnly(), [prompt], GREEDY)
+    wrong = [(token + 1) % 97 for token in output.token_ids]
+    both = Merged([beside, Oracle({tuple(prompt): wrong}, 2)])
+    [same] = serve(pair.target, both, TargetOnly(), [prompt], GREEDY)
+    assert same.token_ids == output.token_ids and beside.noted == alone.noted
+    first = {tuple((prompt * 4)[i : i + 3]) for i in range(len(prompt))}  # of places not seen yet
+    assert any(tuple(guesses) not in first for guesses in alone.noted if len(guesses) == 3)

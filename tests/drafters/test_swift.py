@@ -67,6 +67,15 @@ def test_when_the_search_ends(deep: Pair) -> None:
     assert Search(ModelTarget(tiny_pair().target, 1, 8), Swift()).candidate() is None
 
 
+def test_a_small_share_leaves_out_one(deep: Pair) -> None:
+    """Where it is less than one sub-layer, the search tries sets of one and doesn't end at once."""
+    search = Search(ModelTarget(deep.target, 1, 8), Swift(skip_ratio=0.1))
+    assert search.candidate() == layer_set.every_second(LAYERS)
+    search.learn(layer_set.every_second(LAYERS), 0.1)
+    candidate = search.candidate()
+    assert candidate is not None and len(candidate) == 1
+
+
 def test_upper_bounds_prefer_what_is_good_or_unknown() -> None:
     """Of two points as far from what was tried the one near the better is rated higher, and of two
     as good the one farther away."""
@@ -83,6 +92,8 @@ def test_settings_that_cannot_be() -> None:
         Swift(context_window=1)
     with pytest.raises(ForetokenError):
         Swift(skip_ratio=1.0)
+    with pytest.raises(ForetokenError, match=r"skip_ratio is 0\.0; it must be above 0"):
+        Swift(skip_ratio=0.0)
     with pytest.raises(ForetokenError):
         Swift(opt_interval=0)
 

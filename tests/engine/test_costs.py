@@ -253,6 +253,26 @@ def test_the_key_of_a_cached_table(pair: Pair) -> None:
     assert costs._identity(PromptLookup(5)) != costs._identity(PromptLookup(6))
 
 
+def test_costs_of_another_foretoken_are_not_used(
+    pair: Pair, cache: Path, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither those of another version nor those of other loops, which are what passes take."""
+    monkeypatch.setattr(costs, "_AT_MOST", 60.0)
+    monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
+
+    def passes() -> int:
+        counted.clear()
+        LLM(pair.target, speculative_config={"method": "auto:pld"})
+        return len(counted)
+
+    first = passes()
+    assert passes() == 2 < first
+    monkeypatch.setattr(costs, "version", lambda name: "99.0")
+    assert (passes(), passes()) == (first, 2)
+    monkeypatch.setattr(costs.kernels, "_FLAGS", ("-O1",))
+    assert (passes(), passes()) == (first, 2)
+
+
 def test_levels_count_where_depth_costs() -> None:
     """Of two timed drafts: a call alone where the deeper one is hardly slower, else a price a
     level."""

@@ -20,7 +20,12 @@ import torch
 
 from engines import GREEDY, PROMPTS, known
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.auto import Auto
+from foretoken.drafters.either import Either
+from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.suffix import Suffix
 from foretoken.engine.engine import Engine
+from foretoken.engine.worker import check_unserved
 from foretoken.testing import ByteTokenizer, Pair
 
 TEXTS = [list(prompt) for prompt in PROMPTS]
@@ -536,3 +541,40 @@ def test_torch_is_set_up_on_the_thread(llm: LLM) -> None:
 
     llm.generate(TEXTS[0], SamplingParams(logits_processors=[look], max_tokens=2))
     assert seen and all(seen)
+
+
+def test_a_drafter_drafts_for_one_llm(pair: Pair) -> None:
+    """Another one refuses the object, also where it is a part of others, and the first goes on as
+    before; closed, or thrown away, it gives the object back."""
+    lookup = PromptLookup(3)
+    first = LLM(pair.target, speculative_config={"method": lookup})
+    prompt, params = [5, 9, 2, 5, 9, 2, 5], SamplingParams(temperature=0, max_tokens=12)
+    text = first.generate(prompt, params)[0].token_ids
+    for method in (lookup, Either([lookup, Suffix()]), Auto([lookup], names=["pld"])):
+        with pytest.raises(ForetokenError) as error:
+            LLM(pair.target, speculative_config={"method": method})
+        assert str(error.value) == (
+            f"The drafter {type(method).__name__}, or a part of it, drafts for another LLM; make "
+            "an object for each LLM, or close the other one first."
+        )
+    assert first.generate(prompt, params)[0].token_ids == text
+    first.close()
+    both = LLM(pair.target, speculative_config={"method": Either([lookup, Suffix()])})
+    with pytest.raises(ForetokenError, match="drafts for another LLM"):
+        LLM(pair.target, speculative_config={"method": lookup})
+    del both
+    gc.collect()
+    with LLM(pair.target, speculative_config={"method": lookup}) as last:
+        assert last.generate(prompt, params)[0].token_ids == text
+
+
+def test_parts_that_raise(pair: Pair) -> None:
+    """Are named, where one asks what a drafter is made of."""
+
+    class Broken(PromptLookup):
+        @property
+        def parts(self) -> Any:
+            raise KeyError("x")
+
+    with pytest.raises(ForetokenError, match=r"^The drafter Broken raised KeyError: 'x'$"):
+        check_unserved(Broken())

@@ -69,8 +69,15 @@ def test_ctrl_c(checkpoints: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Runner, "serve", interrupted)
     found = foretoken.recommend(
-        checkpoints[0], prompts=TEXTS, temperatures=[0], seconds=60, max_tokens=8
+        checkpoints[0],
+        prompts=TEXTS,
+        temperatures=[0],
+        seconds=60,
+        max_tokens=8,
+        dtype="float32",
+        backend="plain",
     )
+    assert found.options == {"dtype": "float32", "backend": "plain"}
     assert found.interrupted and found.config is None and not found.rows
     assert "promises most" in found.sentence and found.screened
     assert any("Interrupted" in note for note in found.notes)

@@ -50,6 +50,21 @@ def test_what_is_pasted_works() -> None:
     assert "vLLM" not in dict(found().usage(auto))
 
 
+def test_what_is_pasted_runs_as_it_was_measured() -> None:
+    """How the target ran is in every line, as far as it knows it."""
+    options = {"dtype": "float32", "backend": "q4", "max_model_len": 512, "trust_remote_code": True}
+    given = found(options=options)
+    lines = dict(given.usage(ROW))
+    llm: Any = eval(lines["Python"], {"LLM": lambda model, **options: (model, options)})
+    assert llm == ("mini", {**options, "speculative_config": CONFIG})
+    flags = "--dtype float32 --backend q4 --max-model-len 512 --trust-remote-code"
+    assert f"--model mini {flags} -sc " in lines["command line"]
+    theirs = "--dtype float32 --max-model-len 512 --trust-remote-code"
+    assert lines["vLLM"].startswith(f"vllm serve mini {theirs} --speculative-config ")
+    data = given.data()
+    assert data["options"] == options and data["use"] == [{"method": "pld", **lines}]
+
+
 def test_data_is_json() -> None:
     data = json.loads(json.dumps(found().data()))
     assert data["timed"][0]["cell"] == {"batch_size": 1, "temperature": 0.0}

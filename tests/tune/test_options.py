@@ -61,3 +61,56 @@ def test_draft_models_are_loaded_once_where_a_config_names_them(
     for llm, config in tried:
         found = Tuner(llm, config, PROMPTS[:1], SHORT).predicted(config)
         assert found.config == config and found.tokens_per_second > 0
+
+
+def interrupted(_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_keeps_the_best(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By prediction, as nothing was timed; before the first one there is nothing to keep."""
+    pytest.importorskip("optuna")
+    tuner = Tuner(LLM(pair.target), CONFIG, PROMPTS[:1], SHORT)
+    predicted, left = tuner.predicted, iter(range(3))
+    monkeypatch.setattr(
+        tuner,
+        "predicted",
+        lambda config: interrupted(config) if next(left, None) is None else predicted(config),
+    )
+    options: Any = {"trials": 9, "finalists": 3, "rounds": 1, "seed": 0, "advance": lambda: None}
+    found = tune(tuner, CONFIG, **options)
+    assert (found["finished"], found["trials"], found["timed"]) == (False, 3, [])
+    assert found["speculative_config"] == found["predicted"][0]["config"]
+    assert json.loads(json.dumps(found, allow_nan=False))["tokens_per_second"] is None
+    with pytest.raises(KeyboardInterrupt):
+        tune(tuner, CONFIG, **options)
+
+
+@pytest.mark.parametrize(("whole", "timed"), [(0, 0), (1, 0), (3, 2)])
+def test_an_interrupted_timing_keeps_whole_rounds(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch, whole: int, timed: int
+) -> None:
+    """The first of which warms up; where there is no other, the prediction counts."""
+    pytest.importorskip("optuna")
+    tuner = Tuner(LLM(pair.target), CONFIG, PROMPTS[:1], SHORT)
+
+    def speeds(llms: list[LLM], turn: int) -> list[float]:
+        if turn == whole:
+            interrupted(turn)
+        return [10.0 * turn + place for place in range(len(llms))]
+
+    monkeypatch.setattr(tuner, "_round", speeds)
+    found = tune(tuner, CONFIG, trials=3, finalists=2, rounds=9, seed=0, advance=lambda: None)
+    assert found["finished"] is False and bool(found["timed"]) is bool(timed)
+    if timed:  # the median of 10 and 20; the last one is the fastest
+        assert found["plain_tokens_per_second"] == 15.0
+        assert found["speculative_config"] == found["timed"][-1]["options"]
+    else:
+        assert found["speculative_config"] == found["predicted"][0]["config"]
+
+
+def test_a_draft_model_by_another_name_is_read_once(pair: Pair) -> None:
+    """The loaded one takes its place, as it does that of `model`."""
+    config = {"method": "sps", "assistant_model": pair.draft}
+    tuner = Tuner(LLM(pair.target), config, PROMPTS[:1], SHORT)
+    assert tuner.predicted(config).mean_acceptance_length >= 1

@@ -145,3 +145,23 @@ def test_names_that_cannot_be_fetched(name: str) -> None:
 def test_no_connection() -> None:
     with pytest.raises(ForetokenError, match=r"can't be fetched from the hub .there is no network"):
         fetch("org/name")
+
+
+def test_what_was_fetched_is_found_without_a_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's own library finds the folder in its cache by the repository's name."""
+    from huggingface_hub import snapshot_download
+
+    hub = tmp_path / "hub"
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(hub))
+
+    class Cached(Hub):
+        def download(self, repository: str, name: str, revision: str) -> str:
+            kept = f"models--{repository.replace('/', '--')}/snapshots/{revision}"
+            return super().download(kept, name, revision)
+
+    Cached(hub, {"config.json": b"{}", "model.safetensors": b"x"}).use(monkeypatch)
+    folder = fetch("org/name")
+    assert folder.name == "abc"
+    assert Path(snapshot_download("org/name", local_files_only=True)) == folder.resolve()

@@ -132,3 +132,31 @@ def test_a_model_that_cannot_be_written(tmp_path: Path) -> None:
             inflate(source, tmp_path / "out", Shape(64, 3, 4, 2, 96, 120, 16))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_an_interrupt_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Neither shards that are written nor a folder that wasn't there; what was there stays, and the
+    next call writes the model."""
+    monkeypatch.setattr("foretoken.zoo.inflate.SHARD_BYTES", 20_000)
+    source, out = tiny(tmp_path / "source", tied=False), tmp_path / "out"
+    shape, left = Shape(64, 3, 4, 2, 96, 120, 16), iter(range(20))
+    if there:
+        out.mkdir()
+        (out / "notes.txt").write_text("mine")
+    written: list[int] = []
+
+    def interrupted() -> None:
+        written.append(len([*out.glob("part-*")]) if out.exists() else 0)
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        inflate(source, out, shape, advance=interrupted)
+    assert written[-1] > 0
+    assert [path.name for path in tmp_path.rglob("*") if path.is_relative_to(out)] == (
+        ["out", "notes.txt"] if there else []
+    )
+    assert (inflate(source, out, shape) / "config.json").is_file()

@@ -185,14 +185,16 @@ class ModelOptions:
 
     def config(self, drafting: Drafting) -> dict[str, Any] | None:
         """One `speculative_config` from -sc and the single options, which win over it."""
-        config = self.given_config()
+        from foretoken.registry import replaced
+
         single = {
             "method": drafting.method,
             "model": drafting.draft_model,
             "draft_backend": self.draft_backend,
             "num_speculative_tokens": drafting.num_speculative_tokens,
         }
-        config |= {key: value for key, value in single.items() if value is not None}
+        chosen = {key: value for key, value in single.items() if value is not None}
+        config = replaced(self.given_config(), chosen)
         if isinstance(config.get("method"), str):
             _check_draft_model(config)
         return config or None

@@ -54,7 +54,8 @@ def tune(
 
     Candidates are judged by what is accepted and what passes cost, then the best few by the clock.
     Options in --speculative-config are kept as they are. The result is used by
-    speculative_config={"tuned": "NAME"}, or by its path.
+    speculative_config={"tuned": "NAME"}, or by its path. Ctrl-C ends the search early, and the best
+    options so far are written.
 
     Example: [bold]foretoken tune --method sps --draft-model mini-draft --trials 20[/bold]
     """
@@ -99,6 +100,9 @@ def tune(
     about = {"name": label, "model": model, "prompts": len(ids), "suite": suite.name}
     settings = {"temperature": temperature, "max_tokens": max_tokens}
     write_json(path, {**about, **settings, **tuned})
+    if not tuned["finished"]:
+        how = "timed so far" if tuned["timed"] else "by prediction, none of which was timed"
+        output.note(f"Interrupted after {tuned['trials']} candidates; the best {how} is kept.")
     if as_json:
         output.write_json({**about, **settings, **tuned})
     else:
@@ -135,8 +139,9 @@ def _show(tuned: dict[str, Any], path: Path, label: str | None) -> None:
         changed = ", ".join(f"{k}={v}" for k, v in row["options"].items() if k not in common)
         speed = f"{row['tokens_per_second']:,.1f}", f"{row['speedup']:.2f}"
         shown.add_row(*speed, changed or "the defaults")
-    console.print(shown)
-    if tuned["speedup"] < 1:
-        console.print("\nPlain decoding is faster than any of these.")
+    if tuned["timed"]:
+        console.print(shown)
+        if tuned["speedup"] < 1:
+            console.print("\nPlain decoding is faster than any of these.")
     given = json.dumps({"tuned": label or str(path)})
     console.print(f"\n-> {path}\n   speculative_config={given}", soft_wrap=True)

@@ -3,9 +3,11 @@
 The choice is made before anything is drawn. It follows from the acceptance rate of each drafter's
 earlier drafts in this sequence, and from the length of the present draft where a drafter chooses
 its tokens (prompt lookup: whether it found a match); such drafters draft first. A drafter that
-draws drafts only for the sequences that take it. Hybrids of this kind: Oliaro et al. 2025
-(SuffixDecoding, by the score of its own draft), Hu et al. 2025 (SAM-Decoding, by the length of its
-match). Departure: the drafts are compared by expected speed (Leviathan et al. 2023, theorem 3.8).
+draws drafts only for the sequences that take it. Where a draft is auxiliary nodes alone, which make
+the next one, the part's last draft counts: this step is the price of it. Hybrids of this kind:
+Oliaro et al. 2025 (SuffixDecoding, by the score of its own draft), Hu et al. 2025 (SAM-Decoding, by
+the length of its match). Departure: the drafts are compared by expected speed (Leviathan et al.
+2023, theorem 3.8).
 
 Legend: B sequences, P parts.
 """
@@ -15,8 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
-
-import torch
 
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
@@ -34,10 +34,12 @@ _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 @dataclass
 class _Record:
     """One part's results in one sequence. accepted, tested: tokens, older ones weighing less;
-    depth: of its last draft; used: whether the last step took its draft."""
+    barren: drafts of auxiliary nodes alone that were taken, older ones weighing less; depth: of its
+    last other draft; used: whether the last step took its draft."""
 
     accepted: float = 0.0
     tested: float = 0.0
+    barren: float = 0.0
     depth: int = 4
     used: bool = False
 
@@ -82,21 +84,31 @@ class Either(Wrapper):
         self, sequences: Seq[Sequence], budgets: Seq[int], known: dict[int, DraftTree]
     ) -> dict[int, list[int]]:
         """Part -> the rows that take its draft; a row takes none where drafting doesn't pay."""
-        depths = {number: _depths(tree) for number, tree in known.items()}
         rows_of: dict[int, list[int]] = {}
         for row, sequence in enumerate(sequences):
             records = self._records(sequence)
             speeds = []
             for number, record in enumerate(records):
-                depth = depths[number][row] if number in known else min(record.depth, budgets[row])
-                cost = 0.0 if number in known else self.level_cost
-                speeds.append(speedup(self._acceptance(record), depth, cost))
+                if number in known:
+                    speeds.append(self._known_speed(record, known[number], row))
+                else:
+                    depth = min(record.depth, budgets[row])
+                    speeds.append(speedup(self._acceptance(record), depth, self.level_cost))
                 record.used = False
             if max(speeds) >= 1:
                 best = speeds.index(max(speeds))
                 records[best].used = True
                 rows_of.setdefault(best, []).append(row)
         return rows_of
+
+    def _known_speed(self, record: _Record, tree: DraftTree, row: int) -> float:
+        """What a draft of chosen tokens promises. One of auxiliary nodes alone promises what its
+        part's next one does, the less, the more often none has come of such a draft."""
+        _, depth = tree.offered[row]
+        if depth or not tree.counts[row]:
+            return speedup(self._acceptance(record), depth, 0.0)
+        later = replace(record, tested=record.tested + record.barren)
+        return speedup(self._acceptance(later), record.depth, 0.0)
 
     def _records(self, sequence: Sequence) -> list[_Record]:
         records: list[_Record] | None = sequence.state.get(self)
@@ -125,16 +137,11 @@ class Either(Wrapper):
         for record in records:
             record.accepted *= self.decay
             record.tested *= self.decay
+            record.barren *= self.decay
             if record.used and step.drafted:
-                record.depth = _depths(step.tree.take([step.row]))[0]
+                _, depth = step.tree.offered[step.row]
+                record.depth = depth or record.depth
                 record.accepted += len(step.path)
-                record.tested += len(step.path) + (len(step.path) < record.depth)
+                record.tested += len(step.path) + (len(step.path) < depth)
+                record.barren += not depth
             record.used = False
-
-
-def _depths(tree: DraftTree) -> list[int]:
-    """How deep each row's tree is."""
-    if tree.is_chain or not tree.nodes:
-        return tree.counts
-    depths: list[int] = torch.where(tree.valid, tree.depths[:, 1:], 0).amax(1).tolist()
-    return depths

@@ -15,6 +15,8 @@ not depend on the random draw.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
@@ -65,6 +67,8 @@ class Jacobi(BaseDrafter):
             self._guesses(sequence)[:budget]
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
+        for sequence, guesses in zip(sequences, drafts, strict=True):
+            sequence.state[self] = guesses
         return chains(drafts, self._device)
 
     def _guesses(self, sequence: Sequence) -> list[int]:
@@ -84,11 +88,38 @@ class Jacobi(BaseDrafter):
         return min(self.num_speculative_tokens, self.block_size - done % self.block_size - 1)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        """After each rejected guess the target's prediction is the next guess for that place."""
-        if not steps or not steps[0].tokens or not steps[0].tree.is_chain:
-            predicted: list[list[int]] = []
-        else:
-            predicted = steps[0].scores.best.tolist()  # [B][S]
+        """After each guess that the text hasn't reached, the target's prediction is the next guess,
+        wherever in the step's tree the guesses stand."""
+        found = self._rejected(sequences, steps)
+        predicted = steps[0].scores.best.tolist() if any(found) else []  # [B][S]
+        for sequence, step, slots in zip(sequences, steps, found, strict=True):
+            sequence.state[self] = [predicted[step.row][slot] for slot in slots]
+
+    def _rejected(self, sequences: Seq[Sequence], steps: Seq[Step]) -> list[list[int]]:
+        """The slots of each sequence's guesses for places that its text hasn't reached."""
+        if not steps or not steps[0].tokens:
+            return [[] for _ in sequences]  # prefill brings no scores
+        tree = steps[0].tree
+        tokens, parents = tree.tokens.tolist(), tree.parent_slots.tolist()  # [B][N]
+        found = []
         for sequence, step in zip(sequences, steps, strict=True):
-            rejected = slice(len(step.path) + 1, step.drafted + 1)
-            sequence.state[self] = predicted[step.row][rejected] if predicted else []
+            count = tree.counts[step.row]
+            places = zip(parents[step.row][:count], tokens[step.row][:count], strict=True)
+            slots = _slots(places, sequence.state.get(self, []))
+            found.append(slots[len(step.tokens) - 1 :])
+        return found
+
+
+def _slots(places: Iterable[tuple[int, int]], guesses: Seq[int]) -> list[int]:
+    """The slots of the guesses, one below the other, as far as a tree has them; others may stand
+    beside them. places: of each node its parent's slot and its token."""
+    below: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for slot, place in enumerate(places, 1):
+        below[place].append(slot)
+    slots, at = [], [0]
+    for guess in guesses:
+        at = [slot for parent in at for slot in below.get((parent, guess), ())]
+        if not at:
+            break
+        slots.append(at[0])
+    return slots

@@ -48,10 +48,10 @@ _NOISE = 0.1  # variance of a score, one window being unlike another, as a share
 @dataclass(eq=False)
 class Swift(BaseDrafter):
     """num_speculative_tokens: longest chain; assistant_confidence_threshold: it ends after a token
-    less likely; skip_ratio: share of the sub-layers left out; context_window: tokens that a
-    candidate is scored on; opt_interval: steps between two; bayes_interval: every n-th is chosen by
-    the bound; the search ends at max_score, after max_tolerance_iter candidates that were no
-    better in a row, or after max_opt_iter in all."""
+    less likely; skip_ratio: share of the sub-layers left out, at least one of them; context_window:
+    tokens that a candidate is scored on; opt_interval: steps between two; bayes_interval: every
+    n-th is chosen by the bound; the search ends at max_score, after max_tolerance_iter candidates
+    that were no better in a row, or after max_opt_iter in all."""
 
     num_speculative_tokens: int = 25
     assistant_confidence_threshold: float = 0.8
@@ -67,8 +67,11 @@ class Swift(BaseDrafter):
     trees = True
 
     def __post_init__(self) -> None:
-        if not 0 <= self.skip_ratio < 1:
-            raise ForetokenError(f"skip_ratio is {self.skip_ratio}; it must be in [0, 1).")
+        if not 0 < self.skip_ratio < 1:
+            raise ForetokenError(
+                f"skip_ratio is {self.skip_ratio}; it must be above 0 and below 1, as the target "
+                "with all of its layers drafts no faster than it decodes."
+            )
         if not 2 <= self.context_window <= _LONGEST_WINDOW:
             raise ForetokenError(
                 f"context_window is {self.context_window}; it must be 2 to {_LONGEST_WINDOW}."
@@ -151,7 +154,7 @@ class Search:
         self._optional = [
             s for layer in range(1, access.layers - 1) for s in (2 * layer, 2 * layer + 1)
         ]
-        self._count = int(settings.skip_ratio * len(self._optional))
+        self._count = int(settings.skip_ratio * len(self._optional)) or min(1, len(self._optional))
         self._start = layer_set.every_second(access.layers)
         self.reset()
 

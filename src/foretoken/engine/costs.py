@@ -5,11 +5,11 @@ lengths; repeatedly where that takes next to no time, since a fast model's first
 times as slow as the later ones. All of it ends within half a second: what a slow model leaves no
 time for is measured at the next start, and until then estimated and corrected by real steps.
 
-Measurements are cached in files under machine, threads, model and drafter: a model's speed is that
-of its shape, dtype and backend, whatever its weights are called. A file counts while a pass made
-now takes about as long as it says, since the machine may have been busy when it was made; those of
-drafts count with that of the passes. Where no file can be written, everything is measured at each
-start.
+Measurements are cached in files under machine, threads, foretoken's version and loops, model and
+drafter: a model's speed is that of its shape, dtype and backend, whatever its weights are called. A
+file counts while a pass made now takes about as long as it says, since the machine may have been
+busy when it was made; those of drafts count with that of the passes. Where no file can be written,
+everything is measured at each start.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -37,6 +38,7 @@ from foretoken.errors import ForetokenError
 from foretoken.files import read_json, write_json
 from foretoken.machine import cache_folder, cores, processor
 from foretoken.models.model import CausalLM
+from foretoken.models.native.backends import kernels
 from foretoken.models.native.transformer import Transformer
 from foretoken.models.seq2seq.target import target_for
 from foretoken.protocols import Drafter, Target, Verifier
@@ -333,7 +335,17 @@ def _weights(model: CausalLM) -> list[str]:
 def _machine(device: torch.device) -> list[str]:
     gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     threads = torch.get_num_threads()
-    return [processor(), str(cores()), gpu, torch.__version__, f"{threads} threads", str(device)]
+    ours = _release(), kernels.checksum() if device.type == "cpu" else ""
+    machine = processor(), str(cores()), gpu, torch.__version__, f"{threads} threads", str(device)
+    return [*machine, *ours]
+
+
+def _release() -> str:
+    """foretoken's version; none of a checkout that isn't installed."""
+    try:
+        return version("foretoken")
+    except PackageNotFoundError:
+        return ""
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from foretoken.engine.encoded import Encoded
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
 from foretoken.engine.request import Request
-from foretoken.errors import ForetokenError, described
+from foretoken.errors import ForetokenError, caught, described
 from foretoken.machine import yield_cores
+from foretoken.protocols import Drafter
 
 _log = logging.getLogger("foretoken")
 
@@ -228,6 +229,32 @@ class Worker:
             with self._posting:
                 self._engine = None
             self._send(outputs)
+
+
+def check_unserved(drafter: Drafter) -> None:
+    """Raise `ForetokenError` where an open LLM drafts with this object or a part of it, which would
+    be bound to another target under it."""
+    name = type(drafter).__name__
+    try:
+        own = _objects(drafter)
+    except caught() as error:  # an outsider's
+        raise described(f"The drafter {name}", error) from error
+    if own & _in_use():
+        raise ForetokenError(
+            f"The drafter {name}, or a part of it, drafts for another LLM; make an object for each "
+            "LLM, or close the other one first."
+        )
+
+
+def _in_use() -> set[int]:
+    """The ids of the drafters of open LLMs, and of all that these are made of."""
+    engines = (worker._engine for worker in list(_live))
+    return set[int]().union(*(_objects(e.drafter) for e in engines if e is not None))
+
+
+def _objects(drafter: Drafter) -> set[int]:
+    """The ids of a drafter and of all that it is made of."""
+    return {id(drafter)}.union(*map(_objects, drafter.parts))
 
 
 def _serve(orders: SimpleQueue[Order | None], owner: weakref.ref[Worker]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,9 @@ from foretoken.recommender.verdict import LEAST, rows, verdict
 
 YOURS = "yours"
 """The label of a config that was given."""
+
+_RUNS = ("dtype", "device", "backend", "max_model_len", "kv_cache_memory", "trust_remote_code")
+"""Fields of a plan that are keywords of `LLM`."""
 
 _WIDE = 2.0  # times a plain pass: what one over 64 tokens may cost where large trees are tried
 _ROUNDS = 3  # in which passes are timed; the first warms up
@@ -202,6 +206,7 @@ class _Run:
             {**runner.not_run, **self._lineup.left_out, **screening.failures()},
             (*self._notes, *self._remarks(served.loops)),
             self._interrupted,
+            _options(runner.plan),
         )
 
     def _remarks(self, loops: int) -> Iterator[str]:
@@ -218,6 +223,13 @@ class _Run:
             )
         if self._interrupted:
             yield "Interrupted: this is concluded from what was measured until then."
+
+
+def _options(plan: Plan) -> dict[str, Any]:
+    """How the target ran, as keywords of `LLM`, where that isn't the default."""
+    default = {field.name: field.default for field in dataclasses.fields(Plan)}
+    given = {name: value for name, value in vars(plan).items() if value != default[name]}
+    return {name: given[name] for name in _RUNS if name in given}
 
 
 def _cells(batch_sizes: Seq[int], temperatures: Seq[float], seconds: float) -> list[Cell]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,10 @@ from foretoken.files import check_writable, write_json
 from foretoken.recommender.elsewhere import for_vllm
 from foretoken.recommender.prediction import Prediction
 from foretoken.recommender.verdict import Row
-from foretoken.tuned import SCHEMA, tuned_path
+from foretoken.tuned import SCHEMA, from_anywhere, tuned_path
+
+_OF_VLLM = ("dtype", "max_model_len", "trust_remote_code")
+"""Keywords of `LLM` that mean the same to vLLM."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Recommendation:
     None where plain decoding is fastest or nothing is certain. rows: what was timed, plain decoding
     first in each cell. chosen: the rows that the sentence recommends. screened: what was left out
     after screening, with predicted speedups. not_run: method -> why it couldn't run. notes: what
-    else to know, a sentence each. interrupted: whether it was, before its time was over."""
+    else to know, a sentence each. interrupted: whether it was, before its time was over. options:
+    how the target ran, as keywords of `LLM`, where that isn't the default."""
 
     model: str
     sentence: str
@@ -36,20 +40,24 @@ class Recommendation:
     not_run: Mapping[str, str]
     notes: tuple[str, ...]
     interrupted: bool
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def usage(self, row: Row) -> list[tuple[str, str]]:
         """How to use a row's method: (where, what to paste)."""
         config = row.config or {"method": BASELINE}
         given = json.dumps(config, default=str)
         model = shlex.quote(self.model)
+        named = "".join(f"{name}={value!r}, " for name, value in self.options.items())
+        ours = f"--model {model}{_flags(self.options)} -sc {shlex.quote(given)}"
         lines = [
-            ("Python", f"LLM({self.model!r}, speculative_config={dict(config)!r})"),
-            ("command line", f'foretoken generate "…" --model {model} -sc {shlex.quote(given)}'),
+            ("Python", f"LLM({self.model!r}, {named}speculative_config={dict(config)!r})"),
+            ("command line", f'foretoken generate "…" {ours}'),
         ]
         theirs = for_vllm(config, row.tokens_per_step)
         if theirs is not None:
-            options = shlex.quote(json.dumps(theirs))
-            lines.append(("vLLM", f"vllm serve {model} --speculative-config {options}"))
+            shared = {k: v for k, v in self.options.items() if k in _OF_VLLM}
+            options = f"{_flags(shared)} --speculative-config {shlex.quote(json.dumps(theirs))}"
+            lines.append(("vLLM", f"vllm serve {model}{options}"))
         return lines
 
     def data(self) -> dict[str, Any]:
@@ -58,6 +66,7 @@ class Recommendation:
             "model": self.model,
             "sentence": self.sentence,
             "speculative_config": self.config,
+            "options": dict(self.options),
             "use": [{"method": row.method, **dict(self.usage(row))} for row in self.chosen],
             "timed": [asdict(row) for row in self.rows],
             "screened": [
@@ -81,11 +90,20 @@ class Recommendation:
         if not any(row.enough for row in self.rows):
             raise ForetokenError(f"Nothing is saved as {name!r}, as {self.sentence}.")
         path = saved_at(name)
-        config = dict(self.config or {"method": BASELINE})
+        config = from_anywhere(self.config or {"method": BASELINE})
         about = {"schema": SCHEMA, "name": name, "method": config.get("method")}
         whole = {**self.data(), "speculative_config": config, "environment": environment()}
         write_json(path, {**about, **whole})
         return path
+
+
+def _flags(options: Mapping[str, Any]) -> str:
+    """Keywords of `LLM` as the command line has them, each after a space."""
+    named = ((f"--{name.replace('_', '-')}", value) for name, value in options.items())
+    return "".join(
+        f" {flag}" if value is True else f" {flag} {shlex.quote(str(value))}"
+        for flag, value in named
+    )
 
 
 def saved_at(name: str) -> Path:

@@ -28,7 +28,7 @@ from foretoken.llm import LLM
 from foretoken.models.model import CausalLM
 from foretoken.registry import option_name
 from foretoken.sampling.params import SamplingParams
-from foretoken.tuned import SCHEMA
+from foretoken.tuned import SCHEMA, from_anywhere
 
 _SCHEDULE, _THRESHOLD = "num_assistant_tokens_schedule", "assistant_confidence_threshold"
 
@@ -103,7 +103,8 @@ class Candidate:
 class Tuner:
     """One target, method and list of prompts.
 
-    config: the method and the options that stay. prompts: token ids. Raises `ForetokenError` for a
+    config: the method and the options that stay. prompts: token ids. interrupted: whether Ctrl-C
+    has ended the search or the timing, whose results so far count. Raises `ForetokenError` for a
     method without options to search, and for one whose drafting costs can't be measured.
     """
 
@@ -111,7 +112,7 @@ class Tuner:
         self, llm: LLM, config: Mapping[str, Any], prompts: Seq[Seq[int]], params: SamplingParams
     ) -> None:
         self._llm, self._prompts, self._params = llm, [list(p) for p in prompts], params
-        self._config = dict(config)
+        self._config, self.interrupted = dict(config), False
         self._draft: CausalLM | None = None  # read once, where the config names it
         self._every = options_of(str(config["method"]))
         free = self._every - {self._own_name(key) for key in config}
@@ -129,7 +130,8 @@ class Tuner:
         self._plain = _measured(self._serve(llm))
 
     def search(self, trials: int, seed: int, advance: Callable[[], None]) -> list[Candidate]:
-        """`trials` candidates, the best first. Raises `ForetokenError` without Optuna."""
+        """`trials` candidates, the best first; fewer where an interrupt ends the search. Raises
+        `ForetokenError` without Optuna."""
         optuna: Any = _optuna()
         sampler = optuna.samplers.TPESampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
@@ -146,7 +148,10 @@ class Tuner:
                 advance()
             return candidates[-1].tokens_per_second
 
-        study.optimize(objective, n_trials=trials - 1)
+        try:
+            study.optimize(objective, n_trials=trials - 1)
+        except KeyboardInterrupt:
+            self.interrupted = True
         return sorted(candidates, key=lambda one: -one.tokens_per_second)
 
     def _asked(self, trial: Any) -> Config:
@@ -168,17 +173,26 @@ class Tuner:
     def clocked(
         self, configs: Seq[Config], rounds: int, advance: Callable[[], None]
     ) -> list[float]:
-        """Tokens a second of plain decoding and of each config: medians of the rounds."""
-        llms = [self._llm, *map(self._make, configs)]
-        speeds: list[list[float]] = [[] for _ in llms]
-        for turn in range(rounds + 1):
-            for place in range(len(llms)):
-                place = (place + turn) % len(llms)
-                stats = self._serve(llms[place])
-                if turn:  # the first warms up
-                    speeds[place].append(stats.tokens / stats.decode_time)
-            advance()
-        return [statistics.median(timed) for timed in speeds]
+        """Tokens a second of plain decoding and of each config: medians of the rounds, of the whole
+        ones where an interrupt ends the timing; nothing where there is none."""
+        timed: list[list[float]] = []
+        try:
+            llms = [self._llm, *map(self._make, configs)]
+            for turn in range(rounds + 1):
+                timed.append(self._round(llms, turn))
+                advance()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        return [statistics.median(speeds) for speeds in zip(*timed[1:], strict=True)]  # warm ones
+
+    def _round(self, llms: Seq[LLM], turn: int) -> list[float]:
+        """Tokens a second of each; another one is the first in each turn."""
+        speeds = [0.0] * len(llms)
+        for place in range(len(llms)):
+            place = (place + turn) % len(llms)
+            stats = self._serve(llms[place])
+            speeds[place] = stats.tokens / stats.decode_time
+        return speeds
 
     def _make(self, config: Config) -> LLM:
         return LLM(
@@ -227,24 +241,32 @@ def tune(
 ) -> dict[str, Any]:
     """Search, time the best, and return what the tuned method's file holds.
 
-    `advance` is called trials + rounds + 1 times.
+    `advance` is called trials + rounds + 1 times. Ctrl-C ends it early, with the best so far: the
+    fastest of the whole rounds, or by prediction where there is none.
     """
     candidates = tuner.search(trials, seed, advance)
     best = _different(candidates)[:finalists]
     configs = [config, *(one.config for one in best if one.config != config)]
-    plain, *speeds = tuner.clocked(configs, rounds, advance)
-    fastest = max(range(len(configs)), key=speeds.__getitem__)
+    clocked = [] if tuner.interrupted else tuner.clocked(configs, rounds, advance)
+    timed: list[dict[str, Any]] = [
+        {"options": options, "tokens_per_second": speed, "speedup": speed / clocked[0]}
+        for options, speed in zip(configs, clocked[1:], strict=bool(clocked))
+    ]
+    untimed: dict[str, Any] = {
+        "options": best[0].config,
+        "tokens_per_second": None,
+        "speedup": None,
+    }
+    fastest = max(timed, key=lambda row: float(row["tokens_per_second"]), default=untimed)
     return {
         "schema": SCHEMA,
         "method": config["method"],
-        "speculative_config": configs[fastest],
-        "tokens_per_second": speeds[fastest],
-        "speedup": speeds[fastest] / plain,
-        "plain_tokens_per_second": plain,
-        "timed": [
-            {"options": options, "tokens_per_second": speed, "speedup": speed / plain}
-            for options, speed in zip(configs, speeds, strict=True)
-        ],
+        "speculative_config": from_anywhere(fastest["options"]),
+        "finished": not tuner.interrupted,
+        "tokens_per_second": fastest["tokens_per_second"],
+        "speedup": fastest["speedup"],
+        "plain_tokens_per_second": clocked[0] if clocked else None,
+        "timed": timed,
         "predicted": [dataclasses.asdict(one) for one in best],
         "trials": len(candidates),
         "environment": environment(),

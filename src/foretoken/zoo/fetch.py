@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from foretoken.errors import ForetokenError, one_line, shown
-from foretoken.files import replacing
+from foretoken.files import replacing, write_file
 from foretoken.models.load import AGAIN, FILES, fetched
 from foretoken.progress import track
 
@@ -101,7 +101,19 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
                 f"{path} isn't the file that the hub names by its sha256; delete it and repeat."
             )
     depth = found[-1].rfilename.count("/") + 1
-    return path if gguf_file is not None else path.parents[depth - 1]
+    folder = path.parents[depth - 1]
+    _note_newest(folder, info.sha)
+    return path if gguf_file is not None else folder
+
+
+def _note_newest(folder: Path, commit: str | None) -> None:
+    """Note in the hub's cache that this folder is the repository as it is now. The hub does so for
+    files that are asked for by a branch, not by a commit, and without a connection it finds none
+    but what is noted."""
+    from huggingface_hub.constants import DEFAULT_REVISION
+
+    if commit is not None and (folder.parent.name, folder.name) == ("snapshots", commit):
+        write_file(folder.parents[1] / "refs" / DEFAULT_REVISION, commit)
 
 
 def _is(sibling: Any, patterns: Sequence[str]) -> bool:

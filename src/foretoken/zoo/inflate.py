@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -301,8 +302,6 @@ def inflate(
     old = Shape.of(config)
     _check(old, new)
     work = _Inflation(state, old, new, _final_rms(source, old.vocab), seed)
-    out.mkdir(parents=True, exist_ok=True)
-    _write(work.tensors(), out, dtype, advance)
     config |= {
         "hidden_size": new.hidden,
         "num_hidden_layers": new.layers,
@@ -316,8 +315,28 @@ def inflate(
         "dtype": str(dtype).removeprefix("torch."),
         "foretoken_inflated": {"from": source.name, "shape": label, **asdict(new)},
     }
-    write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
-    for pattern in TOKENIZER_FILES:
-        for file in source.glob(pattern):
-            shutil.copy(file, out / file.name)
+    with _whole_or_nothing(out):
+        _write(work.tensors(), out, dtype, advance)
+        write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
+        for pattern in TOKENIZER_FILES:
+            for file in source.glob(pattern):
+                shutil.copy(file, out / file.name)
     return out
+
+
+@contextmanager
+def _whole_or_nothing(folder: Path) -> Iterator[None]:
+    """A folder, made if need be, of which nothing new is left where the block doesn't end: half a
+    model takes gigabytes, and the command refuses a folder that isn't empty."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.iterdir())
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for file in set(folder.iterdir()) - before:
+                file.unlink()
+            if made:
+                folder.rmdir()
+        raise

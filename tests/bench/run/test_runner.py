@@ -15,6 +15,7 @@ from foretoken.bench.record import BASELINE, Answer
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt
+from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.prompts import text_ids
 
 
@@ -166,6 +167,14 @@ def test_a_failed_answer_inherits_nothing(checkpoints: Pair) -> None:
         assert bad.error == "RuntimeError: no memory left" and bad.finish_reason == "error"
         assert not (bad.token_ids or bad.text or bad.passes or bad.decoding or bad.drafted)
         assert not any(bad.seconds.values()) and bad.sameness is None
+    assert all(a.error is None for a in runner.serve(unit(CHATS[1])))
+
+
+def test_a_drafter_object_serves_again_after_a_failure(checkpoints: Pair) -> None:
+    """What failed is closed before it is loaded once more: an object drafts for one at a time."""
+    runner = Runner(plan(checkpoints, methods={"own": {"method": PromptLookup()}}))
+    Breaks(runner, "own")
+    assert any(a.error for a in runner.serve(unit(CHATS[0])))
     assert all(a.error is None for a in runner.serve(unit(CHATS[1])))
 
 

@@ -12,11 +12,9 @@ from typing import Any
 from foretoken.errors import ForetokenError
 from foretoken.files import fingerprint
 from foretoken.models.load import find
-from foretoken.registry import OPTION_ALIASES
+from foretoken.registry import FILES, OPTION_ALIASES
 
-_OWN = ("model", "models", "checkpoint", "datastore", "corpus", "skip")
-_PATHS = {*_OWN, *(key for key, own in OPTION_ALIASES.items() if own in _OWN)}
-"""The options whose values name files."""
+_PATHS = {*FILES, *(key for key, own in OPTION_ALIASES.items() if own in FILES)}
 
 
 def contents(model: str | Path, configs: Iterable[Mapping[str, Any]]) -> dict[str, str]:

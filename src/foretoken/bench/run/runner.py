@@ -242,6 +242,8 @@ class Runner:
         try:
             outputs = llm.generate([q.ids for q in asked], [q.params for q in asked])
         except Exception as error:  # whatever it was: the rest of the run is worth having
+            if label != BASELINE:
+                llm.close()  # a drafter that was given as an object drafts for one at a time
             self.llms[label] = self._load(label)  # the old one may be in any state
             return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
         usage = GroupUsage(

@@ -64,6 +64,12 @@ def library() -> ctypes.CDLL | None:
         return None
 
 
+def checksum() -> str:
+    """16 hex digits of what the loops are built from, whether they are built or not: what was
+    measured with others says nothing of these."""
+    return _digest("\n".join((*_sources(), *_FLAGS)).encode())
+
+
 def packers(numbers: int) -> int:
     """How many threads to reorder or dequantise so many numbers with: where the cores are busy,
     waiting for a second one costs more than a small matrix takes."""
@@ -139,8 +145,7 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
 @contextmanager
 def _shared_object(compiler: str) -> Iterator[Path]:
     """The file for this source, compiler and CPU; where none can be kept, one for this block."""
-    sources = (path.read_text() for path in (_SOURCE, *_INCLUDED))
-    key = _digest("\n".join((*sources, compiler, *_FLAGS, _cpu())).encode())
+    key = _digest("\n".join((*_sources(), compiler, *_FLAGS, _cpu())).encode())
     kept = (cache_folder() / "kernels").glob(f"{key}-*.so")
     if (sound := next(filter(_is_sound, sorted(kept)), None)) is not None:
         yield sound
@@ -155,6 +160,10 @@ def _shared_object(compiler: str) -> Iterator[Path]:
             _log.warning("%s The loops for this CPU are built anew at every start.", error)
             file = built
         yield file
+
+
+def _sources() -> list[str]:
+    return [path.read_text() for path in (_SOURCE, *_INCLUDED)]
 
 
 def _is_sound(file: Path) -> bool:
