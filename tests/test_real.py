@@ -22,6 +22,7 @@ from foretoken import ForetokenError
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.suites import data
 from foretoken.bench.suites.suite import Prompt, Suite
+from measured_answers import answer, plain
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 if not BENCHMARKS.is_dir():
@@ -33,6 +34,7 @@ from real_table import (  # noqa: E402
     cells,
     engines,
     figures,
+    ideals,
     lineup,
     page,
     progress,
@@ -234,12 +236,33 @@ def test_costs_of_pieces_are_their_medians() -> None:
         }
         for ms, context in ((99.0, 4), (1.0, 8), (5.0, 8), (2.0, 8))
     ]
-    assert figures.typical(lines) == {
+    assert ideals.typical(lines) == {
         "context": 8,
         "target": {"passes": [{"ms": {"1": 2.0}}]},
         "drafts": None,
     }
-    assert figures.typical([]) is None
+    assert ideals.typical([]) is None
+
+
+def test_the_ideal_over_machines_that_differ() -> None:
+    """Each round counts with what its own passes cost; in the second, plain decoding takes three
+    times as long, and so weighs three times as much."""
+    slow = {"draft": 0.0, "verify": 0.3, "other": 0.0}
+
+    def one(pass_of_four: float, **seconds: Any) -> Any:
+        passes = [{"batch_size": 1, "ms": {"1": 1.0, "4": pass_of_four}}]
+        model = {"weight_bytes": 1, "kv_bytes": 0, "passes": passes}
+        base = plain(**seconds)
+        return [answer()], [base], {"target": model, "drafts": {"pld": None}}, base.decoding
+
+    *flat, first = one(1.0)
+    *steep, second = one(3.0, seconds=plain().seconds | slow)
+    few, many = (ideals.ideal_of_rounds("pld", [x], 1) for x in (flat, steep))
+    assert few and many and few > 1.5 * many and second != first
+    both = ideals.ideal_of_rounds("pld", [flat, steep], 1)
+    assert both == pytest.approx((first + second) / (first / few + second / many))
+    assert ideals.ideal_of_rounds("pld", [flat, ([], [], None)], 1) == few
+    assert ideals.ideal_of_rounds("pld", [flat, (*flat[:2], None)], 1) is None
 
 
 class Stub:

@@ -14,7 +14,6 @@ a conversation or a batch, is drawn as one.
 from __future__ import annotations
 
 import json
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,21 +23,20 @@ import numpy as np
 
 from foretoken.bench.measure.bootstrap import Floats
 from foretoken.bench.measure.costs import Costs
-from foretoken.bench.measure.ideal import ideal, machine
 from foretoken.bench.measure.metrics import looping, measure, without_failures
-from foretoken.bench.measure.simulate import measured_drafting, step_ms
-from foretoken.bench.record import BASELINE, Answer, Measured
+from foretoken.bench.record import BASELINE, Answer
 from foretoken.bench.run.resume import Samples
 from real_table.cells import OF_TRAINED, Cell
+from real_table.ideals import ideal_of_rounds, typical
 from real_table.lineup import TRAINED
 from real_table.serve import CELL, COSTS, PEERS, read_lines
 
 RESAMPLES = 2_000
-_WIDER = ("lookahead",)
-"""Methods whose passes score more than their drafts, which no record counts."""
-
 Spent = dict[tuple[int, str], tuple[float, float]]
 """(round, prompts served together) -> tokens and seconds."""
+
+OfRounds = dict[int, Costs | None]
+"""Round -> what passes cost in it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
     """The record of a cell. `rounds`: those that are complete, or what there is of the first."""
     about, first = rounds[0].about, Cell.from_json(rounds[0].about["cell"])
     plain = [a for r in rounds for a in _of(r, BASELINE)]
-    costs = typical([line for r in rounds for line in r.costs])
+    costs = {r.number: typical(r.costs) for r in rounds}
     methods = list(dict.fromkeys(a.method for r in rounds for a in r.answers))
     read_tokens = {(a.id, a.turn): a.prompt_tokens for a in plain}
     pieces = [where for r in rounds for where in r.environments]
@@ -101,7 +99,7 @@ def cell(rounds: Sequence[Round]) -> dict[str, Any]:
         "skipped": about["skipped"],
         "looping": looping(plain),
         "not_run": about["not_run"],
-        "costs": costs,
+        "costs": costs[max(costs)],
         "rows": [_row(method, rounds, costs) for method in methods],
         "best_trained": _best_trained(rounds, methods) if first.stage == OF_TRAINED else None,
         "peers": _peers(rounds),
@@ -134,32 +132,17 @@ def _written(plain: Sequence[Answer], most: int) -> float:
     return sum(kept) / max(1, len(kept))
 
 
-def typical(lines: Sequence[Mapping[str, Any]]) -> Costs | None:
-    """The pieces' costs as one: of each number the median, among pieces of the latest's context."""
-    if not lines:
-        return None
-    alike = [line for line in lines if line["context"] == lines[-1]["context"]]
-    kept: Any = _median([{k: v for k, v in line.items() if k != "piece"} for line in alike])
-    return kept  # type: ignore[no-any-return]
-
-
-def _median(values: Sequence[Any]) -> Any:
-    first = values[0]
-    if isinstance(first, Mapping):
-        return {key: _median([v[key] for v in values if key in v]) for key in first}
-    if isinstance(first, list):
-        return [_median(list(items)) for items in zip(*values, strict=True)]
-    if isinstance(first, bool) or not isinstance(first, int | float):
-        return first
-    return type(first)(statistics.median(values))
-
-
 def _of(one: Round, method: str) -> list[Answer]:
     """A row's answers in a round; groups of different rounds have different names."""
     return [replace(a, group=f"{one.number} {a.group}") for a in one.answers if a.method == method]
 
 
-def _row(method: str, rounds: Sequence[Round], costs: Costs | None) -> dict[str, Any]:
+def _in(answers: Sequence[Answer], number: int) -> list[Answer]:
+    """Those of a round, as `_of` names them."""
+    return [a for a in answers if a.group.partition(" ")[0] == str(number)]
+
+
+def _row(method: str, rounds: Sequence[Round], costs: OfRounds) -> dict[str, Any]:
     mine = [a for r in rounds for a in _of(r, method)]
     plain = [a for r in rounds for a in _of(r, BASELINE)]
     size = Cell.from_json(rounds[0].about["cell"]).batch_size
@@ -186,12 +169,13 @@ def _row(method: str, rounds: Sequence[Round], costs: Costs | None) -> dict[str,
 
 
 def _part(
-    method: str, mine: Sequence[Answer], plain: Sequence[Answer], costs: Costs | None, size: int
+    method: str, mine: Sequence[Answer], plain: Sequence[Answer], costs: OfRounds, size: int
 ) -> dict[str, Any]:
     """The numbers over all prompts, or over those of a task."""
-    found, base = measure(mine, plain), measure(plain, plain)
+    found = measure(mine, plain)
     over = _over(mine, plain)
-    best = _ideal(method, found, base, costs, size)
+    by_round = [(_in(mine, n), _in(plain, n), known) for n, known in costs.items()]
+    best = ideal_of_rounds(method, by_round, size)
     return {
         "prompts": len({a.id for a in without_failures(mine)}),
         "tokens": found["tokens"],
@@ -207,27 +191,6 @@ def _part(
         "peak_memory_mib": found["peak_memory_mib"],
         "kv_cache_mib": found.get("kv_cache_mib"),
     }
-
-
-def _ideal(
-    method: str, found: Measured, base: Measured, costs: Costs | None, size: int
-) -> float | None:
-    """The speedup that the tokens a pass allow at the passes' measured costs; None where these
-    aren't known, as of batches that draft with something else than a model of their own."""
-    if costs is None or not found["target_passes"]:
-        return None
-    if method in costs["drafts"]:
-        return ideal(found, base, costs, method, size)["from_pass_costs"]
-    known = size == 1 and method not in (BASELINE, *_WIDER)
-    return _ideal_by_clock(found, base, costs, method) if known else None
-
-
-def _ideal_by_clock(found: Measured, base: Measured, costs: Costs, method: str) -> float | None:
-    """Of what drafts with heads, parts of the target or several things in turn: drafting counts
-    with the milliseconds of a step that the engine's clock has for it."""
-    own, steps = machine(costs, method, base), measured_drafting(found)
-    step = step_ms(steps, own, 1) + found["ms_per_step"]["draft"]
-    return steps.tokens * own.plain_ms(1) / step
 
 
 def _over(mine: Iterable[Answer], plain: Iterable[Answer]) -> dict[str, Any] | None:
