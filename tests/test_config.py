@@ -146,7 +146,9 @@ def test_rules_from_elsewhere() -> None:
     """An object is taken as it is; one that lacks a declaration is told which, and what to do."""
     rule = TargetOnly()
     assert build({"method": "pld", "verifier": rule}).verifier is rule
-    with pytest.raises(ForetokenError, match="Bare doesn't declare draws, reads_logits, compares; derive"):
+    with pytest.raises(
+        ForetokenError, match="Bare doesn't declare draws, reads_logits, compares; derive"
+    ):
         build({"method": "pld", "verifier": f"{__name__}:Bare"})
 
 

@@ -92,7 +92,7 @@ def test_the_first_passes_dont_count(
         return len(counted)
 
     first, again = passes(), passes()
-    assert again == 1 + costs._WARM < first
+    assert again == 1 + costs.WARM < first
 
 
 def test_drafts_of_a_busy_machine_are_forgotten(

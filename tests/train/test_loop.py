@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
+from foretoken.models.model import CausalLM
 from foretoken.train import loop
 from foretoken.train.drafter import trainable
 from foretoken.train.frozen import FrozenTarget
@@ -20,7 +22,7 @@ from foretoken.train.job import Job, Progress
 from foretoken.train.loop import train
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
-from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.small_lm import TrainedLM
 from stored_models import written
@@ -61,16 +63,11 @@ class Killed(Exception):
     """The end of a training that didn't reach its own."""
 
 
-def train_eagle(
-    target: Path, out: Path, killed_at: int = 0, accumulation: int = 1, steps: int = 4
+def weights_after(
+    module: Trained, model: CausalLM, job: Job, killed_at: int
 ) -> dict[str, torch.Tensor]:
-    """Steps of EAGLE's layer, whose training draws noise; or an end after `killed_at`."""
-    model = load_model(target, backend="plain")
-    torch.manual_seed(1)
-    module = EagleModule(Facts.of(model))
+    """What a training learns, or one that ends after `killed_at`."""
     records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
-    numbers = {"length": 16, "max_tokens": 8, "steps": steps, "evaluate_every": 9}
-    recipe = Recipe(**numbers, accumulation=accumulation)
 
     def report(progress: Progress) -> None:
         torch.manual_seed(next(OTHERS))
@@ -84,10 +81,23 @@ def train_eagle(
             lambda step: [records],
             records,
             lambda m, lesson: lesson.max_nodes[..., None] > 9,
-            Job("eagle", str(target), [], recipe, out, every=0.0, report=report),
+            replace(job, report=report),
             {},
         )
     return {name: weight.detach().clone() for name, weight in module.state_dict().items()}
+
+
+def train_eagle(
+    target: Path, out: Path, killed_at: int = 0, accumulation: int = 1, steps: int = 4
+) -> dict[str, torch.Tensor]:
+    """Steps of EAGLE's layer, whose training draws noise."""
+    model = load_model(target, backend="plain")
+    torch.manual_seed(1)
+    module = EagleModule(Facts.of(model))
+    numbers = {"length": 16, "max_tokens": 8, "steps": steps, "evaluate_every": 9}
+    recipe = Recipe(**numbers, accumulation=accumulation)
+    job = Job("eagle", str(target), [], recipe, out, every=0.0)
+    return weights_after(module, model, job, killed_at)
 
 
 def test_noise_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
@@ -106,31 +116,9 @@ def train_with_dropout(
     """Steps of a small model whose attention drops some, judged after the second and the fourth."""
     model = load_model(target, backend="plain")
     module = TrainedLM(Facts.of(model), model=str(draft))
-    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
-
-    def report(progress: Progress) -> None:
-        if progress.step == killed_at:
-            raise Killed
-
-    with nullcontext() if not killed_at else pytest.raises(Killed):
-        train(
-            module,
-            FrozenTarget(model),
-            lambda step: [records],
-            records,
-            lambda m, lesson: lesson.max_nodes[..., None] > 9,
-            Job(
-                "sps",
-                str(target),
-                [],
-                Recipe(length=16, max_tokens=8, steps=4, evaluate_every=2),
-                out,
-                every=0.0,
-                report=report,
-            ),
-            {},
-        )
-    return {name: weight.detach().clone() for name, weight in module.state_dict().items()}
+    recipe = Recipe(length=16, max_tokens=8, steps=4, evaluate_every=2)
+    job = Job("sps", str(target), [], recipe, out, every=0.0)
+    return weights_after(module, model, job, killed_at)
 
 
 def test_dropout_is_found_again(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

@@ -74,11 +74,8 @@ def _continuation(text: Any, before: list[int], said: str | None, tokenizer: Any
     that it has there, where those before it stay the same; else its own, without special tokens."""
     if not isinstance(text, str):
         return reader.encoded(text, tokenizer)[0]
-    if said is not None:
-        whole = reader.text_ids(said + text, tokenizer)
-        if len(whole) > len(before) and whole[: len(before)] == before:
-            return whole[len(before) :]
-    return reader.text_ids(text, tokenizer, special=False)
+    there = None if said is None else reader.ids_after(before, said, text, tokenizer)
+    return there or reader.text_ids(text, tokenizer, special=False)
 
 
 def _word_ids(word: str | Seq[int], tokenizer: Any) -> list[Seq[int]]:

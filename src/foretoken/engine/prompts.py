@@ -168,6 +168,15 @@ def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
     return ids
 
 
+def ids_after(
+    before: list[int], said: str, text: str, tokenizer: Any, special: bool = True
+) -> list[int] | None:
+    """Token ids of a text where it goes on from another one, `said`, whose ids are `before`; None
+    where these don't stay as they are."""
+    whole = text_ids(said + text, tokenizer, special)
+    return whole[len(before) :] if whole[: len(before)] == before else None
+
+
 def chat_ids(
     messages: Any,
     tokenizer: Any,

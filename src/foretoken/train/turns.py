@@ -7,7 +7,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 from foretoken.engine.conversations import tool_options, written
-from foretoken.engine.prompts import chat_ids, text_ids
+from foretoken.engine.prompts import chat_ids, ids_after, text_ids
 from foretoken.llm import LLM
 from foretoken.spellings import ASSISTANT, Conversation, Message
 from foretoken.train.records import Records
@@ -100,9 +100,10 @@ def _said(
         options = tool_options(tokenizer, conversation.tools)
         before = written(turns[:-1], tokenizer, options=options)
         whole = written(turns, tokenizer, reply=False, options=options)
-    together = text_ids(before + text, tokenizer, special=conversation.raw)
-    stands = whole.startswith(before + text) and together[: len(prompt)] == prompt
-    return together[len(prompt) :] if stands else alone
+    if not whole.startswith(before + text):
+        return alone
+    there = ids_after(prompt, before, text, tokenizer, special=conversation.raw)
+    return alone if there is None else there
 
 
 def _begins_otherwise(tokenizer: Any) -> bool:

@@ -72,7 +72,7 @@ def test_rounds_are_interleaved(methods: dict[str, LLM], monkeypatch: pytest.Mon
     """A size is timed once a round; the first round is left out, the others' median taken."""
     clock = Clock()
     monkeypatch.setattr(costs, "_timed", clock)
-    monkeypatch.setattr(costs, "_WARM", 1)
+    monkeypatch.setattr(costs, "WARM", 1)
     found = costs.measure_costs(methods["sps"], {"sps": methods["sps"]}, context=8, repeats=3)
     each = 2 * (1 + len(costs.WIDTHS)) + 1  # of target and draft model, and the memory
     assert clock.reads == [each, 2 * each, 3 * each, 4 * each]
@@ -195,5 +195,5 @@ def test_caches_are_filled_first(
 
     monkeypatch.setattr(case, "milliseconds", milliseconds)
     monkeypatch.setattr(costs, "perf_counter", lambda: now)
-    case.warm(costs._WARM)
+    case.warm(costs.WARM)
     assert widths == [1] * passes

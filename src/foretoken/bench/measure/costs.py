@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 
 from foretoken.control.curve import Curve
-from foretoken.engine.costs import WIDTHS, PassProbe
+from foretoken.engine.costs import WARM, WIDTHS, PassProbe
 from foretoken.engine.costs import timed as _timed
 from foretoken.errors import ForetokenError, one_line
 from foretoken.protocols import Drafter
@@ -31,11 +31,9 @@ CONTEXT = 128
 _MOST_TOKENS = 64  # of a pass, all sequences together, unless each has only a few
 _FEW = 8
 _ARRAY_BYTES = 512 * 2**20
-# Passes of the target before those that are timed, and seconds after which no other begins. What
-# fits into a cache lies there in decoding, and it takes ten passes until it does (SmolLM2-135M's
-# 98 MB in one of 260: 5.3 ms the first, 3.3 from the twelfth on). A draft model gets one pass: in
-# decoding the target's passes drive it out of the cache each time.
-_WARM, _LONGEST = 12, 0.3
+# Seconds of passes before those that are timed, after which no other begins. A draft model gets one
+# pass, not `WARM`: in decoding the target's passes drive it out of the cache each time.
+_LONGEST = 0.3
 
 PassCost = Callable[[int, float], float]
 """(sequences, tokens of all of them together) -> milliseconds of a pass."""
@@ -114,7 +112,7 @@ class Meter:
         """Time everything once; the first time does not count."""
         self._rounds += 1
         for case in (case for cases in self._cases.values() for case in cases):
-            case.warm(_WARM if case.model is self._model else 1)
+            case.warm(WARM if case.model is self._model else 1)
             for width in case.times:
                 ms = case.milliseconds(width)
                 if self._rounds:
