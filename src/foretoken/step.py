@@ -32,7 +32,7 @@ def step(
     """Advance every sequence by at least one token; `budgets[b]` bounds the nodes drafted for b."""
     draws = draws or draws_for(sequences, target.device, verifier.draws)
     trees = drafter.draft(sequences, budgets, draws).trim(budgets)
-    with filled_ahead(sequences, trees.contexts) as contexts:
+    with filled_ahead(sequences, trees.contexts, trees.counts) as contexts:
         out = target.score(sequences, trees)
     assert out.logits is not None
     folded = fold(out.logits, sequences, contexts, [count + 1 for count in trees.counts])

@@ -37,6 +37,16 @@ class Watched(Automaton):
         time.sleep(0.02)
 
 
+class Counted(Automaton):
+    """Counts its masks."""
+
+    masks: ClassVar[int] = 0
+
+    def fill(self, words: Any) -> None:
+        super().fill(words)
+        Counted.masks += 1
+
+
 class Broken(Automaton):
     def fill(self, words: Any) -> None:
         raise RuntimeError("too complex")
@@ -94,6 +104,34 @@ def test_masks_are_filled_during_the_pass(draft: bool) -> None:
     got = written(Waiting(model, 2, 64), grammar(Watched), None, draft=draft)
     assert got == plain
     assert Watched.threads and threading.current_thread() not in Watched.threads
+
+
+def test_padding_has_no_masks() -> None:
+    """Beside a longer draft: a place that nobody drafted for is no place."""
+    target = ModelTarget(table_pair(3).target, 2, 64)
+    sequences = begun(target, grammar(Counted), None)
+    drafter = Scripted(lambda s, n: [[0, 1, 2]] if s is sequences[1] else [])
+    drafter.bind(target)
+    step(target, drafter, TargetOnly(), sequences, [4, 4])
+    assert Counted.masks == 1
+
+
+def test_padding_has_no_processors() -> None:
+    """Nor is a processor called for it, with a grammar beside or without."""
+    for form in (None, grammar(Automaton)):
+        seen: list[list[int]] = []
+
+        def spy(ids: Any, scores: Any, seen: list[list[int]] = seen) -> Any:
+            seen.append(ids[0].tolist())
+            return scores
+
+        target = ModelTarget(table_pair(3).target, 2, 64)
+        sequences = begun(target, None, form)
+        sequences[0].params = replace(sequences[0].params, logits_processors=[spy])
+        drafter = Scripted(lambda s, n, last=sequences[1]: [[0, 1, 2]] if s is last else [])
+        drafter.bind(target)
+        step(target, drafter, TargetOnly(), sequences, [4, 4])
+        assert seen == [[0]]
 
 
 def test_what_goes_wrong_on_the_thread_is_its_own_requests() -> None:

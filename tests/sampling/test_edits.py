@@ -39,6 +39,25 @@ def test_a_processor_sees_the_accepted_prefix_along_each_path() -> None:
     torch.testing.assert_close(found[0], logits[0].softmax(-1))
 
 
+def test_nobody_is_asked_about_padding() -> None:
+    """Beside a longer draft a processor is called for its own places, with the result it has
+    alone."""
+    seen: list[list[int]] = []
+
+    def spy(ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(ids[0].tolist())
+        return scores * 2
+
+    params = SamplingParams(logits_processors=[spy], repetition_penalty=1.2, bad_words=[[3, 7]])
+    logits = logits_of(rows=2)
+    rows = [sequence(params), sequence(SamplingParams())]
+    found = fold(logits, rows, lambda: [[[]], PATHS], [1, len(PATHS)])
+    assert seen == [[1, 2, 3]] and not found.bad.any()
+    alone = fold(logits[:1, :1], [sequence(params)], lambda: [[[]]])
+    assert found.probs[0, 0].equal(alone.probs[0, 0])
+    torch.testing.assert_close(found.probs[1], logits[1].softmax(-1))
+
+
 def test_a_processor_may_give_back_new_scores() -> None:
     """As transformers' own do; several are applied in their order."""
     params = SamplingParams(

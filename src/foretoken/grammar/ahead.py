@@ -30,13 +30,13 @@ class Text(Protocol):
 
 
 @contextmanager
-def filled_ahead(texts: Seq[Text], paths: Paths) -> Iterator[Paths]:
-    """The paths. Meanwhile a thread works out the places of the sequences that have a grammar;
-    leaving waits for it."""
+def filled_ahead(texts: Seq[Text], paths: Paths, counts: Seq[int]) -> Iterator[Paths]:
+    """The paths to each sequence's places, the root and as many nodes as are counted. Meanwhile a
+    thread works out those of the sequences that have a grammar; leaving waits for it."""
     if all(text.constraint is None for text in texts):  # then no output is copied
-        yield paths
+        yield lambda: _counted(paths, counts)
         return
-    known, given = paths(), [(text.constraint, text.output) for text in texts]
+    known, given = _counted(paths, counts), [(text.constraint, text.output) for text in texts]
 
     def fill() -> None:
         try:
@@ -52,3 +52,8 @@ def filled_ahead(texts: Seq[Text], paths: Paths) -> Iterator[Paths]:
         yield lambda: known
     finally:
         filling.join()
+
+
+def _counted(paths: Paths, counts: Seq[int]) -> list[list[list[int]]]:
+    """The paths without those to padding."""
+    return [own[: count + 1] for own, count in zip(paths(), counts, strict=True)]

@@ -20,38 +20,43 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.sampling.stateful import stateful
 
 Contexts = Callable[[], list[list[list[int]]]]
-"""Host lists [batch][place] of the draft tokens between a sequence's end and each place."""
+"""Host lists [batch][place] of the draft tokens between a sequence's end and each place; places
+after a sequence's own are padding."""
 
 Errors = dict[tuple[int, int], ForetokenError]
 """Row and place of a pass -> why there is no distribution."""
 
 
 def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tuple[Tensor, Errors]:
-    """A copy of [B, M, V] with everything that comes before temperature applied.
+    """A copy of [B, M, V] with everything that comes before temperature applied; the logits
+    themselves where nothing is. Of padding nobody is asked: no processor, and no grammar.
 
     A place at which a user's processor raises becomes NaN and is named in the errors: it matters
     only if the text gets there, and to no other row.
     """
+    if not any(s.params.edits for s in sequences):
+        return logits, {}
     raw, logits, errors = logits, torch.empty_like(logits), Errors()
     paths = contexts() if any(s.params.reads_context for s in sequences) else None
     for b, sequence in enumerate(sequences):
-        params = sequence.params
+        params, places = sequence.params, raw.shape[1] if paths is None else len(paths[b])
+        row, path = logits[b, :places], [] if paths is None else paths[b]
+        logits[b, places:] = raw[b, places:]
         if paths is not None and sequence.constraint is not None:
-            wrong = mask(raw[b], logits[b], sequence.constraint, sequence.output, paths[b])
+            wrong = mask(raw[b], row, sequence.constraint, sequence.output, path)
             errors |= {(b, m): reason for m, reason in wrong.items()}
         else:
-            logits[b] = raw[b]
-        _static_edits(logits[b], params)
+            row.copy_(raw[b, :places])
+        _static_edits(row, params)
         if paths is None or not params.reads_context:
             continue
-        _forbid_words(logits[b], sequence, paths[b])
-        _minimum_length(logits[b], sequence, paths[b])
-        processors: list[LogitsProcessor] = [*params.logits_processors, *stateful(sequence)]
-        for process in processors:
-            raised = _user_processor(logits[b], sequence, paths[b], process)
+        _forbid_words(row, sequence, path)
+        _minimum_length(row, sequence, path)
+        for process in [*params.logits_processors, *stateful(sequence)]:
+            raised = _user_processor(row, sequence, path, process)
             errors |= {(b, m): reason for m, reason in raised.items() if (b, m) not in errors}
         if params.penalises:
-            _penalise(logits[b], sequence, paths[b])
+            _penalise(row, sequence, path)
     return logits, errors
 
 

@@ -68,9 +68,7 @@ def fold(
     """
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    errors: Errors = {}
-    if any(s.params.edits for s in sequences):
-        logits, errors = edited(logits, sequences, contexts)
+    logits, errors = edited(logits, sequences, contexts)
     # On a GPU a call for each row would cost more than padding does.
     if counts is not None and (min(counts) == logits.shape[1] or logits.device.type != "cpu"):
         counts = None
@@ -105,8 +103,7 @@ def _peaks(logits: Tensor, counts: Seq[int] | None) -> tuple[Tensor, Tensor]:
 
 def best(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> Tensor:
     """The token [B, M] that `fold` puts all mass on at temperature 0, without the distributions."""
-    if any(s.params.edits for s in sequences):
-        logits, _ = edited(logits, sequences, contexts)
+    logits, _ = edited(logits, sequences, contexts)
     return likeliest(logits)
 
 

@@ -54,7 +54,7 @@ class Branching:
         return process
 
 
-def stateful(sequence: Sequence) -> list[Branching]:
+def stateful(sequence: Sequence) -> list[LogitsProcessor]:
     """The processors that a sequence's factories make, for a pass over it."""
     count = len(sequence.params.logits_processor_factories)
     if len(sequence.processors) < count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -9,6 +10,7 @@ from foretoken import SamplingParams
 from foretoken.drafters.shared.chain import AllAtOnce
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
+from foretoken.length import Cumulative
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, logits_after
@@ -36,6 +38,56 @@ def test_proposals_are_what_was_drawn_from(pair: Pair) -> None:
         torch.testing.assert_close(tree.proposals[0, place], expected)
         assert expected[token] > 0
         text.append(token)
+
+
+def test_a_rule_is_asked_about_drafts_that_may_go_on(pair: Pair) -> None:
+    """What it remembers of a draft, and so the next one's length, doesn't depend on who is beside
+    it."""
+
+    def threshold(budgets: list[int]) -> float:
+        texts = ([5, 9, 2], [40, 3])[: len(budgets)]
+        sequences = [Sequence.start(text, SamplingParams()) for text in texts]
+        rule = Cumulative(4, 1e-6, after_error="confidence")
+        drafter = SmallLM(pair.draft, num_assistant_tokens_schedule=rule)
+        drafter.bind(ModelTarget(pair.target, 2, 64))
+        for sequence in sequences:
+            drafter.begin(sequence)
+        draws = KeyedDraws([1, 2], [3, 2], torch.device("cpu")).take(range(len(budgets)))
+        assert drafter.draft(sequences, budgets, draws).counts == budgets
+        rule.observe(sequences[0], budgets[0], 1)
+        return rule.threshold(sequences[0])
+
+    assert threshold([2]) == threshold([2, 4]) == 1e-6
+    assert threshold([3]) == pytest.approx(threshold([3, 4])) and threshold([3]) > 1e-6
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_a_shorter_drafts_processor_is_called_for_its_own_tokens(
+    pair: Pair, temperature: float
+) -> None:
+    """Though the batch goes on; what is drafted is what a draft alone has."""
+    seen: list[list[int]] = []
+
+    def spy(ids: Tensor, scores: Tensor) -> Tensor:
+        seen.append(ids[0].tolist())
+        return scores / 2
+
+    spied = SamplingParams(temperature=temperature, logits_processors=[spy])
+    params = (spied, SamplingParams(temperature=temperature))
+    drafts = []
+    for count in (1, 2):
+        texts = zip(([5, 9, 2], [40, 3]), params, strict=True)
+        sequences = [Sequence.start(text, own) for text, own in texts][:count]
+        drafter = SmallLM(pair.draft, 3)
+        drafter.bind(ModelTarget(pair.target, 2, 64))
+        for sequence in sequences:
+            drafter.begin(sequence)
+        draws = KeyedDraws([1, 2][:count], [3, 2][:count], torch.device("cpu"))
+        tree = drafter.draft(sequences, [2, 3][:count], draws)
+        assert tree.counts == [2, 3][:count]
+        drafts.append(tree.tokens[0, :2].tolist())
+    assert drafts[0] == drafts[1]
+    assert seen == 2 * [[5, 9, 2], [5, 9, 2, drafts[0][0]]]
 
 
 class Numbered(AllAtOnce):

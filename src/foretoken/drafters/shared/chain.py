@@ -136,13 +136,17 @@ class ChainDrafter(WithModel):
 
         def contexts() -> list[list[list[int]]]:
             so_far = torch.stack(tokens, 1).tolist() if tokens else [[] for _ in sequences]
-            return [[path] for path in so_far]
+            return [[path] * going for path, going in zip(so_far, places(), strict=True)]
+
+        def places() -> list[int]:
+            return [int(count > len(tokens)) for count in counts]  # 0 where a draft has ended
 
         while len(tokens) < max(counts):
             logits = self._logits(sequences, tokens)
             if self.hands_over:
                 handed.append(logits)
-            distribution = None if greedy else fold(logits, sequences, contexts).probs[:, 0]
+            folded = None if greedy else fold(logits, sequences, contexts, places())
+            distribution = None if folded is None else folded.probs[:, 0]
             counts = self._ended(sequences, logits, distribution, counts, len(tokens))
             if len(tokens) >= max(counts):
                 break
@@ -178,14 +182,17 @@ class ChainDrafter(WithModel):
         made: int,
     ) -> list[int]:
         """`counts`, lowered where the length rule ends a draft here, with `made` tokens drafted so
-        far. This is the level's one transfer to the host."""
+        far. The rule is asked about drafts that may go on, whoever is beside them: it may remember
+        what it has seen. This is the level's one transfer to the host."""
         made += not self.length.stops_before
-        if not self.length.looks or made >= max(counts):
+        open_ = [row for row, count in enumerate(counts) if count > made]
+        if not self.length.looks or not open_:
             return counts
-        ends = self.length.ends(
-            sequences, _distribution_for_length_rule(logits[:, 0], distribution, sequences)
-        ).tolist()
-        return [min(c, made) if end else c for c, end in zip(counts, ends, strict=True)]
+        seen = _distribution_for_length_rule(logits[:, 0], distribution, sequences)
+        seen = seen if len(open_) == len(counts) else seen[open_]
+        ends = self.length.ends([sequences[row] for row in open_], seen).tolist()
+        ended = {row for row, end in zip(open_, ends, strict=True) if end}
+        return [made if row in ended else count for row, count in enumerate(counts)]
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         super().observe(sequences, steps)
