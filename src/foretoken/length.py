@@ -16,6 +16,7 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -49,7 +50,7 @@ class LengthRule(Protocol):
 
     def ends(self, sequences: Seq[Sequence], distributions: Tensor) -> Tensor:
         """[B] bool, whether the token at this depth is each draft's last one, from the drafter's
-        distributions [B, V] of these tokens.
+        distributions [B, V] of these tokens. Asked about drafts that may go on.
 
         At temperature 0 the distribution is the drafter's own softmax, not the one-hot that it
         becomes."""
@@ -318,10 +319,7 @@ class ExpectedGain(Fixed):
 
     def limit(self, sequence: Sequence) -> int:
         accepted, tested = self._counts(sequence)
-        gains = [
-            speedup(accepted / tested, tokens, self.draft_cost)
-            for tokens in range(1, self.tokens + 1)
-        ]
+        gains = speedups(accepted / tested, self.tokens, self.draft_cost)
         return 1 + gains.index(max(gains))
 
     def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
@@ -343,8 +341,13 @@ class ExpectedGain(Fixed):
 def speedup(acceptance: float, tokens: int, cost: float) -> float:
     """The expected speedup (1 - a^(g + 1)) / ((1 - a)(g c + 1)) of g drafted tokens at cost c each,
     at the acceptance rate a."""
-    written = sum(acceptance**i for i in range(tokens + 1))
-    return written / (tokens * cost + 1)
+    return [1.0, *speedups(acceptance, tokens, cost)][tokens]
+
+
+def speedups(acceptance: float, most: int, cost: float) -> list[float]:
+    """The expected speedups of 1, 2, … `most` drafted tokens, as `speedup` has them."""
+    written = accumulate(acceptance**i for i in range(1, most + 1))
+    return [(1.0 + more) / (tokens * cost + 1) for tokens, more in enumerate(written, 1)]
 
 
 def check_one_length(options: Mapping[str, Any]) -> None:
