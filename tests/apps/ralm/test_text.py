@@ -9,7 +9,8 @@ import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.apps.ralm.text import Layout, Text
-from foretoken.testing import ByteTokenizer
+from foretoken.testing import ByteTokenizer, Pair
+from seq2seq_models import native_of, tiny
 
 TOKENIZER = ByteTokenizer(97)
 LAYOUT = Layout("<{document}|{prompt}>", 6, 4)
@@ -88,6 +89,55 @@ def test_a_stop_string_across_pieces(llm: LLM) -> None:
     assert text.final() == written[:2] and len(text.output) == 6
     text.take_back(1)
     assert not text.ended and text.final() == written[:4]
+
+
+class Leading(ByteTokenizer):
+    """Puts a space before a text, and leaves it out again, as Llama 2's does."""
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return super().encode(f" {text}" if text else "")
+
+    def decode(self, *given: Any, **options: Any) -> str:
+        return super().decode(*given, **options).removeprefix(" ")
+
+
+def test_a_text_goes_on_from_its_prompt(pair: Pair) -> None:
+    """The space that it begins with is a part of it, and of a stop string."""
+    spaces = replace(GREEDY, allowed_token_ids=TOKENIZER.encode(" "))
+    with LLM(pair.target, tokenizer=Leading(97)) as own:
+        for template in (LAYOUT.template, "{prompt}{document}"):
+            text = a_text(own, spaces, Layout(template, 6, 4))
+            for document in (1, 0, 0):
+                text.write(document)
+            assert text.final() == " " * 10
+        text = a_text(own, replace(spaces, stop="   "))
+        text.write(0)
+        assert text.ended and len(text.output) == 3 and text.final() == ""
+
+
+def test_the_parts_of_a_prompt_are_one_text(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its beginning has a space before it."""
+    seen: list[list[int]] = []
+    with LLM(pair.target, tokenizer=Leading(97)) as own:
+        generate = own.generate
+        monkeypatch.setattr(
+            own, "generate", lambda p, x: (seen.append(p["prompt_token_ids"]), generate(p, x))[1]
+        )
+        a_text(own).write(0)
+        a_text(own, layout=Layout("{document}|{prompt}>", 6, 4)).write(0)
+    assert [TOKENIZER.decode(ids) for ids in seen] == [
+        " <abcdef|the {document}>",
+        " abcde|the {document}>",
+    ]
+
+
+def test_an_encoder_decoder_is_refused() -> None:
+    """Each piece would begin its text anew."""
+    with (
+        LLM(native_of(tiny("t5")), tokenizer=ByteTokenizer(61)) as own,
+        pytest.raises(ForetokenError, match="use a decoder-only model"),
+    ):
+        Text(own, ["A"], "B", GREEDY, Layout("{document}{prompt}", 6, 4))
 
 
 def test_a_stop_token(llm: LLM) -> None:

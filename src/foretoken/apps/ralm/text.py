@@ -10,16 +10,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from foretoken.draws import stream_key
-from foretoken.engine.prompts import text_ids
+from foretoken.engine.prompts import ids_after, text_ids
 from foretoken.engine.stats import AcceptanceStats
-from foretoken.engine.stopping import Ending, StopChecker, decoded
+from foretoken.engine.stopping import LEAD, Ending, StopChecker, decoded, decoded_after
 from foretoken.errors import ForetokenError, described, shown
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
 
 DOCUMENT, PROMPT = "{document}", "{prompt}"
+_ANCHOR = "a"  # stands for the text before another one
 
 _WHOLE = (
     "n",
@@ -64,18 +66,19 @@ class Text:
     """One request's text so far.
 
     Raises `ForetokenError` for a prompt that can't be read, for parameters that pieces can't serve,
-    and where prompt, document and `max_tokens` are longer than the context.
+    for an encoder–decoder, and where prompt, document and `max_tokens` are longer than the context.
     """
 
     def __init__(
         self, llm: LLM, documents: Seq[str], prompt: str, params: SamplingParams, layout: Layout
     ) -> None:
-        _check(params)
+        _check(llm, params)
         self._llm, self._documents, self._layout = llm, documents, layout
         self._params, self._tokenizer = params, llm.tokenizer
         before, after = layout.around(prompt)
         self._before = text_ids(before, self._tokenizer)
-        self._after = text_ids(after, self._tokenizer, special=False)
+        self._after = _ids(after, self._tokenizer, goes_on=True)
+        self._begun = before != ""  # whether a document goes on from something
         self._prompt = text_ids(prompt, self._tokenizer, special=False)
         self._read: dict[int, list[int]] = {}  # document -> its tokens
         self._limit = self._room()
@@ -136,15 +139,26 @@ class Text:
         if self.ending is not None and self.ending.text is not None:
             return self.ending.text
         without_last = self.ending is not None and self.ending.without_last
-        return self._decoded(self.output[:-1] if without_last else self.output)
+        shown = self.output[:-1] if without_last else self.output
+        try:
+            skip = self._params.skip_special_tokens
+            return decoded_after(self._tokenizer, self._lead(), shown, skip)
+        except Exception as error:
+            raise described("The tokenizer", error) from error
 
     def _checker(self) -> StopChecker:
-        eos = self._llm.engine.eos_ids
-        return StopChecker(self._params, eos, self._limit, self._tokenizer)
+        eos, before = self._llm.engine.eos_ids, self._lead()
+        return StopChecker(self._params, eos, self._limit, self._tokenizer, before=before)
+
+    def _lead(self) -> tuple[int, ...]:
+        """The last tokens of what the output goes on from, as the first piece had it: that one is
+        never taken back."""
+        shown = self._tokens_of(self.documents[0]) if self.documents else []
+        return tuple([*self._before, *shown, *self._after][-LEAD:])
 
     def _tokens_of(self, document: int) -> list[int]:
         if document not in self._read:
-            ids = text_ids(self._documents[document], self._tokenizer, special=False)
+            ids = _ids(self._documents[document], self._tokenizer, self._begun)
             self._read[document] = ids[: self._layout.document_tokens]
         return self._read[document]
 
@@ -168,8 +182,21 @@ class Text:
             raise described("The tokenizer", error) from error
 
 
-def _check(params: SamplingParams) -> None:
+def _ids(text: str, tokenizer: Any, goes_on: bool) -> list[int]:
+    """A text's token ids; where it goes on from another one, without the space that some tokenizers
+    put before a text."""
+    anchor = text_ids(_ANCHOR, tokenizer, special=False) if goes_on else []
+    ids = ids_after(anchor, _ANCHOR, text, tokenizer, special=False) if goes_on else None
+    return text_ids(text, tokenizer, special=False) if ids is None else ids
+
+
+def _check(llm: LLM, params: SamplingParams) -> None:
     """Raise `ForetokenError` for what a text that is written in pieces can't have."""
+    if llm.engine.target.opening:
+        raise ForetokenError(
+            "A text with retrieval goes on piece by piece after its prompt, and an encoder–decoder "
+            "begins its text anew for each; use a decoder-only model."
+        )
     for field in fields(params):
         value = getattr(params, field.name)
         if field.name in _WHOLE and value != field.default:
