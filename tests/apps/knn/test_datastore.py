@@ -31,6 +31,12 @@ def test_entries_are_states_and_what_followed(
     assert neighbours.tokens[-2:].tolist() == last[1:]
 
 
+@pytest.mark.parametrize("text", [[97, 1, 2], [1, 2, 97], [1, -1, 2]])
+def test_ids_of_another_vocabulary(pair: Pair, text: list[int]) -> None:
+    with pytest.raises(ForetokenError, match="outside the vocabulary of 97"):
+        Neighbours.build(pair.target, [[1, 2], text])
+
+
 @pytest.mark.parametrize(("count", "k"), [(20000, 5), (700, 24), (10, 24), (3, 3)])
 def test_the_nearest_are_found(count: int, k: int) -> None:
     """Among entries of which many differ by less than float32 can tell; equal ones by their ids."""

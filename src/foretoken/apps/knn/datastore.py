@@ -73,7 +73,7 @@ class Neighbours:
         """An entry for each token of the texts but the first, read in windows of so many tokens.
 
         model: that of the datastore. texts: token ids. Raises `ForetokenError` where no text has
-        two tokens, and for a window that the model can't read.
+        two tokens, for ids that the model doesn't have, and for a window that it can't read.
         """
         if not 2 <= window <= model.max_length:
             raise ForetokenError(
@@ -84,6 +84,11 @@ class Neighbours:
             for text in texts
             for at in range(0, len(text) - 1, window)
         ]
+        if runs and not 0 <= min(map(min, runs)) <= max(map(max, runs)) < model.vocab_size:
+            raise ForetokenError(
+                f"A text has token ids outside the vocabulary of {model.vocab_size}; tokenize the "
+                "texts with the model's tokenizer."
+            )
         cache = model.new_cache(_WINDOWS, window)
         slots = [cache.acquire(owner) for owner in range(_WINDOWS)]
         keys: list[NDArray[np.float32]] = []
