@@ -44,6 +44,12 @@ NOISE: dict[str, Mutant] = {
         "draws",
         ("drafters/test_merged.py::test_parts_draw_by_numbers_of_their_own",),
     ),
+    "merged parts that foresee have numbers of their own": Mutant(
+        f"{MERGED}.draft",
+        "draws if part.kinds == {Kind.CHOSEN} else draws.inner(number)",
+        "draws.inner(number)",
+        ("drafters/test_merged.py::test_a_part_that_foresees_has_the_places_noise",),
+    ),
     "merged parts are told the tree's path": Mutant(
         f"{MERGED}.observe",
         "replace(step, path=[], drafted=0)",
@@ -191,6 +197,21 @@ CONTROL: dict[str, Mutant] = {
 }
 
 DRAFTING: dict[str, Mutant] = {
+    "processors are called for padding": Mutant(
+        "foretoken.grammar.ahead:_counted",
+        "own[: count + 1]",
+        "own",
+        (
+            "grammar/test_ahead.py::test_padding_has_no_masks",
+            "grammar/test_ahead.py::test_padding_has_no_processors",
+        ),
+    ),
+    "a length rule sees drafts that have ended": Mutant(
+        "foretoken.drafters.shared.chain:ChainDrafter._ended",
+        "count > made",
+        "True",
+        ("drafters/shared/test_chain.py::test_a_rule_is_asked_about_drafts_that_may_go_on",),
+    ),
     "a draft moves its text's processors on": Mutant(
         "foretoken.drafters.cascade:_working_copy",
         "[copy(process) for process in sequence.processors]",

@@ -15,11 +15,13 @@ from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.protocols import BaseDrafter
+from foretoken.sampling.fold import fold
 from foretoken.testing import (
     Oracle,
     Pair,
     check_distribution,
     check_greedy,
+    logits_after,
     native,
     related,
     serve,
@@ -144,3 +146,26 @@ def test_a_parts_cache_follows_the_text_and_not_the_trees_nodes(pair: Pair) -> N
     assert any(draft[0] != text[len(seen) - len(prompt)] for seen, draft in small.noted[:-2])
     for seen, draft in small.noted:
         assert draft == greedy_reference(other, seen, len(draft))
+
+
+class Foreseeing(BaseDrafter):
+    """Chooses the next token by the noise with which the target will draw it."""
+
+    coupled = True
+
+    def __init__(self, pair: Pair) -> None:
+        self._model = pair.target
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        logits = torch.stack([logits_after(self._model, s.tokens) for s in sequences])[:, None]
+        probs = fold(logits, sequences, lambda: [[[]] for _ in sequences]).probs
+        tokens = draws.pick(probs, torch.zeros(len(sequences), 1, dtype=torch.int64))
+        return DraftTree(tokens, [min(1, budget) for budget in budgets])
+
+
+def test_a_part_that_foresees_has_the_places_noise(pair: Pair) -> None:
+    """Alone and beside another part it is always right."""
+    params = SamplingParams(temperature=1.0, seed=3, max_tokens=20, ignore_eos=True)
+    for drafter in (Foreseeing(pair), Merged([PromptLookup(1), Foreseeing(pair)])):
+        [output] = serve(pair.target, drafter, TargetOnly(), [[5, 9, 2, 5, 9]], params)
+        assert output.stats.passes == 10

@@ -12,9 +12,11 @@ from scipy import stats
 from torch import Tensor
 
 from foretoken import SamplingParams
+from foretoken.drafters.merged import Merged
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.small_tree import SmallTree
 from foretoken.draws import (
     place_key,
     stream_key,
@@ -101,6 +103,18 @@ def test_coupled_text_does_not_depend_on_the_drafter(pair: Pair) -> None:
             text, steps = written(drafter, slots)
             assert text == plain
             assert steps < most or isinstance(drafter, PromptLookup)
+
+
+def test_parts_of_a_tree_race_with_the_target(pair: Pair) -> None:
+    """Beside another drafter, too: what has the target's distribution drafts its tokens."""
+    params = SamplingParams(temperature=0.9, max_tokens=40, seed=5, ignore_eos=True)
+    trees = [
+        Merged([PromptLookup(1), SmallLM(pair.target, 3)]),
+        SmallTree(models=[pair.draft, pair.target], widths=(1, 1, 1), replacement=True),
+    ]
+    for drafter in trees:
+        [output] = serve(pair.target, drafter, Gumbel(), [[5, 9, 2, 5, 9, 2, 5]], params)
+        assert output.stats.passes < 40 / 4 + 4  # the last ones have no room for all nodes
 
 
 def test_each_token_has_a_number_of_its_own() -> None:

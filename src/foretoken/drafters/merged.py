@@ -60,10 +60,11 @@ class Merged(Wrapper):
         return sum(part.nodes for part in self.drafters)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        trees = [
-            part.draft(sequences, budgets, draws.inner(number)).trim(budgets)
-            for number, part in enumerate(self.drafters)
-        ]
+        trees = []
+        for number, part in enumerate(self.drafters):
+            # A part may choose by the noise of the places themselves (`coupled`).
+            own = draws if part.kinds == {Kind.CHOSEN} else draws.inner(number)
+            trees.append(part.draft(sequences, budgets, own).trim(budgets))
         return join(trees).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:

@@ -12,6 +12,7 @@ Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -53,6 +54,11 @@ class GumbelDraws(KeyedDraws):
 
     def draft(self, distribution: Tensor, depth: int, sibling: int = 0) -> Tensor:
         return self.pick(distribution[:, None], torch.full_like(self._starts, depth))[:, 0]
+
+    def inner(self, part: int, starts: Seq[int] | None = None) -> KeyedDraws:
+        """A part that makes no steps of its own races by the same clocks: numbers of its own would
+        only keep it from agreeing with the target."""
+        return self if starts is None else super().inner(part, starts)
 
 
 def uniform_by_token(places: Tensor, vocab: int) -> Tensor:
