@@ -105,6 +105,16 @@ def test_what_is_given_shapes_the_tree(
         assert levels(drafted(pair, built.drafter, params)) == expected
 
 
+def test_parameters_are_made_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not for each draft, since making them checks all that a request brought along."""
+    made, check = [], SamplingParams.__post_init__
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    monkeypatch.setattr(SamplingParams, "__post_init__", lambda own: (made.append(1), check(own)))
+    drafter = SmallTree(pair.draft, widths=(2,))
+    [output] = serve(pair.target, drafter, MultiCandidate(), [PROMPT], params)
+    assert output.stats.passes > 8 and len(made) == 1
+
+
 def test_several_models_share_a_tree(pair: Pair) -> None:
     """Chosen nodes are merged where they share a prefix; every drawn one stays, in draw order."""
     other = native(related(pair.transformers, 0.1, 9))

@@ -13,12 +13,13 @@ Legend: B sequences, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.ranking import ranking
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -87,13 +88,13 @@ class Paced(BaseDrafter):
 
     def _tree(self, sequence: Sequence, budget: int) -> PacedTree:
         most = min(budget, self._lm.room(sequence), self._fallback.limit(sequence))
-        at_temperature_1 = _ranking(sequence)
+        view = ranking(sequence)
         growing = _Growing(self._lm.device)
 
         def ask(slot: int, tree: PacedTree) -> Two:
             frontier = growing.at(slot, tree)
             logits = self._lm.level([sequence], frontier)
-            top = fold(logits, [at_temperature_1], frontier.contexts).probs[0, 0].topk(2)
+            top = fold(logits, [view], frontier.contexts).probs[0, 0].topk(2)
             shares = top.values.nan_to_num(0.0).tolist()
             return Two(tuple(top.indices.tolist()), tuple(shares))
 
@@ -142,12 +143,6 @@ class _Growing:
             open=torch.ones_like(place, dtype=torch.bool),
             scores=torch.zeros(1, 1, device=self._device),
         )
-
-
-def _ranking(sequence: Sequence) -> Sequence:
-    """The same sequence at temperature 1, whose distribution ranks the tokens."""
-    params = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return replace(sequence, params=params)
 
 
 def _likeliest_path(tree: PacedTree) -> list[float]:

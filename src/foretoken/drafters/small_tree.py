@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -32,6 +32,7 @@ from foretoken.drafters.shared.planned_tree import (
     check_tree,
     parents_of,
 )
+from foretoken.drafters.shared.ranking import ranking
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError, shown
 from foretoken.errors.values import check_range
@@ -230,7 +231,7 @@ class SmallTree(BaseDrafter):
         drafting = [sequences[row] for row in rows]
         limits = [limits[row] for row in rows]
         greedy = all(s.params.greedy for s in drafting)
-        folded_as = [_at_temperature_1(s) for s in drafting] if greedy else drafting
+        folded_as = [ranking(s) for s in drafting] if greedy else drafting
 
         def propose(frontier: Frontier) -> Tensor:
             return fold(model.level(drafting, frontier), folded_as, frontier.contexts).probs
@@ -263,12 +264,6 @@ class SmallTree(BaseDrafter):
         for sequence in sequences:
             for model in self._models:
                 model.end(sequence)
-
-
-def _at_temperature_1(sequence: Sequence) -> Sequence:
-    """The same sequence at temperature 1, whose distribution ranks the tokens."""
-    params = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return replace(sequence, params=params)
 
 
 def _size(widths: Widths) -> int:

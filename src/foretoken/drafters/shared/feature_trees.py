@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -26,6 +26,7 @@ from foretoken.drafters.shared.planned_tree import (
     by_level,
     check_tree,
 )
+from foretoken.drafters.shared.ranking import ranking
 from foretoken.draws import Draws
 from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Drafter, Step
@@ -265,7 +266,7 @@ class GivenTree:
             return assemble([], len(sequences), device)
         ready, limits = [sequences[row] for row in rows], [budgets[row] for row in rows]
         greedy = all(sequence.params.greedy for sequence in ready)
-        views = [_at_temperature_1(sequence) for sequence in ready] if greedy else ready
+        views = [ranking(sequence) for sequence in ready] if greedy else ready
 
         def ask(frontier: Frontier) -> Tensor:
             return fold(model.level(ready, frontier), views, frontier.contexts).probs
@@ -284,9 +285,3 @@ class GivenTree:
             return drawn_acceptance(module.chances(lesson, depth), lesson.max_nodes)
         ranks = module.ranks(lesson, depth)
         return tree_acceptance(ranks, lesson.max_nodes, self._paths)
-
-
-def _at_temperature_1(sequence: Sequence) -> Sequence:
-    """A view of a greedy sequence: `fold` then ranks the tokens."""
-    params = replace(sequence.params, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
-    return replace(sequence, params=params)
