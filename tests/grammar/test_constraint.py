@@ -67,6 +67,29 @@ def test_the_state_follows_the_text_wherever_it_goes() -> None:
         assert allowed(constraint, output, *drafts) == allowed(fresh(), output, *drafts)
 
 
+class Ends(frozenset[int]):
+    """Counts the tokens that are looked for in it."""
+
+    looked = 0
+
+    def isdisjoint(self, tokens: Seq[int]) -> bool:  # type: ignore[override]
+        Ends.looked += len(tokens)
+        return super().isdisjoint(tokens)
+
+
+def test_a_draft_costs_its_own_tokens() -> None:
+    """And not those of the text before it; that has an end of text in it, or not, for good."""
+    constraint, output = Constraint(GRAMMAR, Ends({1})), [0] * 3000
+    constraint.places(output, [()])
+    Ends.looked = 0
+    found = allowed(constraint, output, [0], [0, 0], [2], [2, 2], [1], [1, 0])
+    assert Ends.looked <= 10
+    assert found == [{0, 2}, {0}, {0}, None, None, None]
+    assert allowed(constraint, [*output, 1], [], [0]) == [None, None]
+    assert allowed(constraint, [*output, 1, 0], []) == [None]
+    assert allowed(constraint, output, [0]) == [{0, 2}]
+
+
 def test_a_text_that_is_none_of_the_grammars_has_no_distribution() -> None:
     """What something else wrote is an error, and no licence to write anything."""
     constraint = Constraint(GRAMMAR, END)
@@ -82,6 +105,15 @@ def test_where_no_token_fits_the_error_names_the_grammar() -> None:
     wrong = mask(row.clone(), row, Constraint(dead, END), [], [[], [0], [2]])
     assert [*wrong] == [1] and "a toy allows no token" in str(wrong[1])
     assert row[1].isnan().all() and row[0].tolist() == [0, -torch.inf, -torch.inf]
+
+
+def test_nothing_to_write_is_an_error_where_nothing_ends_a_text() -> None:
+    """A token of any kind would be none of the grammar's."""
+    empty = automaton(3, {0: {}}, whole={0})
+    [place] = Constraint(empty, ENDLESS).places([], [()])
+    assert place.error is not None and "the empty text only" in str(place.error)
+    assert allowed(Constraint(empty, END), [], []) == [{1}]
+    assert Constraint(replace(empty, reasoning_end=Ids((2,))), ENDLESS).finished([0, 2])
 
 
 def test_what_a_backend_raises_is_the_places_error() -> None:

@@ -117,6 +117,8 @@ class Constraint:
         self._matched: list[int] = []  # where the matcher is
         self._output: list[int] = []
         self._began: int | None = None  # after which of the output's tokens it holds
+        self._over = False  # whether the output has an end of text in it
+        self._there = False  # whether the matcher is known to be at the output, or below it
         self._known: dict[Path, Place] = {}  # below the output
 
     def places(self, output: list[int], paths: Seq[Seq[int]]) -> list[Place]:
@@ -127,7 +129,7 @@ class Constraint:
             try:
                 self._known[path] = self._place(path)
             except caught() as error:  # after which a matcher may be useless
-                self._matcher, self._matched = self._grammar.start(), []
+                self._matcher, self._matched, self._there = self._grammar.start(), [], False
                 self._known[path] = Place(error=described("The grammar", error))
         return [self._known[tuple(path)] for path in paths]
 
@@ -139,7 +141,7 @@ class Constraint:
         """The tokens that must follow the output in any case."""
         self._go_to(output)
         text = self._constrained(())
-        return [] if text is None or not self._match(text) else self._matcher.forced()
+        return [] if text is None or not self._match(text, ()) else self._matcher.forced()
 
     def _go_to(self, output: list[int]) -> None:
         """Keep what is known of drafts that the output now begins with."""
@@ -151,7 +153,10 @@ class Constraint:
         if (marker := self._grammar.reasoning_end) is not None and began is None:
             began = marker.after(output, seen)  # before anything changes, as it may raise
         added = tuple(output[size:])
-        known = self._known if follows else {}
+        self._over = (follows and self._over) or not self._ends.isdisjoint(
+            added if follows else output
+        )
+        self._there, known = False, self._known if follows else {}
         self._known = {
             path[len(added) :]: place
             for path, place in known.items()
@@ -163,7 +168,7 @@ class Constraint:
         text = self._constrained(path)
         if text is None:
             return _FREE
-        if not self._match(text):
+        if not self._match(text, path):
             if len(self._matched) < len(text) - len(path):
                 raise ForetokenError(
                     f"The text is none that {self._grammar.name} allows: something else changed "
@@ -175,6 +180,11 @@ class Constraint:
         complete = self._matcher.complete
         finished = complete and not words.any()
         if finished and not self._ends:
+            if not self._output and not path:
+                raise ForetokenError(
+                    f"{self._grammar.name} allows the empty text only, and no token ends a text "
+                    "here; use a grammar that something can be written by."
+                )
             return Place(None, True)
         if complete:
             for token in self._ends:
@@ -189,9 +199,9 @@ class Constraint:
     def _constrained(self, path: Path) -> list[int] | None:
         """The part of the output with a path that the grammar speaks of; None where it doesn't
         hold yet or any more."""
-        text = [*self._output, *path]
-        if not self._ends.isdisjoint(text):
+        if self._over or not self._ends.isdisjoint(path):
             return None
+        text = [*self._output, *path]
         marker, start = self._grammar.reasoning_end, self._began or 0
         if marker is not None and self._began is None:
             found = marker.after(text, len(self._output))
@@ -200,10 +210,11 @@ class Constraint:
             start = found
         return text[start:]
 
-    def _match(self, text: list[int]) -> bool:
-        """Bring the matcher to a text, or as far as the grammar allows it."""
-        matched, size = self._matched, len(self._output)
-        same = size if matched[:size] == text[:size] else 0  # which is fast
+    def _match(self, text: list[int], path: Path) -> bool:
+        """Bring the matcher to a text that ends with a path, or as far as the grammar allows it.
+        The output before the path is compared once, not for each path."""
+        matched, size = self._matched, max(0, len(text) - len(path))
+        same = size if self._there or matched[:size] == text[:size] else 0  # which is fast
         while same < min(len(matched), len(text)) and matched[same] == text[same]:
             same += 1
         same = min(same, len(matched), len(text))
@@ -212,9 +223,10 @@ class Constraint:
             del matched[same:]
         for token in text[same:]:
             if not self._matcher.accept(token):
-                return False
+                break
             matched.append(token)
-        return True
+        self._there = len(matched) >= size
+        return len(matched) == len(text)
 
 
 def mask(
