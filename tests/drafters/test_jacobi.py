@@ -73,6 +73,17 @@ def test_blocks_are_not_crossed() -> None:
     assert drafter.draft([Sequence.start([7, 8], GREEDY)], [2], None).tokens.tolist() == [[7, 8]]  # type: ignore[arg-type]
 
 
+def test_guesses_begin_with_a_source() -> None:
+    """Of an encoder–decoder, whose text's own beginning says nothing."""
+    drafter = Jacobi(3)
+    drafter.bind(SimpleNamespace(device=torch.device("cpu")))
+    one = Sequence.start([0], GREEDY, source=[7, 8, 9, 5])
+    assert drafter.draft([one], [3], None).tokens.tolist() == [[7, 8, 9]]  # type: ignore[arg-type]
+    one.tokens += [7, 8]
+    one.state.clear()
+    assert drafter.draft([one], [3], None).tokens.tolist() == [[9, 5, 7]]  # type: ignore[arg-type]
+
+
 def test_anothers_draft_teaches_nothing(pair: Pair) -> None:
     """After a step with another drafter's tree the guesses start again."""
     drafter = Jacobi(3)

@@ -99,6 +99,16 @@ def test_the_pool_keeps_the_latest(pair: Pair) -> None:
     assert not plain._state(other).pool
 
 
+def test_a_source_is_the_prompt(pair: Pair) -> None:
+    """Of an encoder–decoder: the window begins with its tokens, and its n-grams are tried."""
+    drafter = Lookahead(2, 3, 2)
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+    one = Sequence.start([0], GREEDY, source=[7, 8, 9, 7, 8])
+    state = drafter._state(one)
+    assert set(state.levels[0]) <= {7, 8, 9}
+    assert state.pool == {7: [(8, 9)], 8: [(9, 7)], 9: [(7, 8)]}
+
+
 def test_no_window_token_is_ever_accepted(pair: Pair) -> None:
     """Auxiliary nodes are scored but never on a path, even where the target predicts them."""
     drafter = Lookahead(3, 4, 2)

@@ -6,8 +6,8 @@ not; what is right from the start of the text on is accepted. With `block_size`,
 the end of its block, and the next block begins when all of this one is fixed (Gauss-Seidel between
 blocks, Jacobi within). The hybrid algorithm stops where the text ends, which every method does
 here, so it is the same drafter. Departures: the whole answer is not iterated on at once, but the
-next `num_speculative_tokens` places; new places start with the prompt's tokens in turn, where the
-paper has the padding token.
+next `num_speculative_tokens` places; new places start with the tokens of the prompt (an
+encoder–decoder's source) in turn, where the paper has the padding token.
 
 When sampling, a guess is the likeliest token of the distribution that is sampled from, so it does
 not depend on the random draw.
@@ -74,11 +74,10 @@ class Jacobi(BaseDrafter):
     def _guesses(self, sequence: Sequence) -> list[int]:
         """The guesses for the next places, then the prompt's tokens for those after."""
         guesses: list[int] = sequence.state.get(self, [])
-        done = len(sequence.output)
-        first = [
-            sequence.tokens[i % sequence.prompt_length]
-            for i in range(done, done + self._ahead(done))
-        ]
+        done = len(sequence.tokens) - sequence.prompt_length
+        prompt = sequence.source or sequence.tokens
+        size = len(sequence.source) or sequence.prompt_length
+        first = [prompt[i % size] for i in range(done, done + self._ahead(done))]
         return [*guesses, *first[len(guesses) :]][: len(first)]
 
     def _ahead(self, done: int) -> int:

@@ -8,12 +8,12 @@ complete W n-grams, which go to a pool, and become the new last level; the first
 the window moves by one place a step however many tokens were accepted. The pool's n-grams that
 begin with the root's token, at most G of them, are the chosen branches of the same tree.
 
-The first level is made of random tokens of the prompt, the others of the first N - 2 steps. When
-sampling, trajectories stay greedy. Departure: the prompt's own n-grams are in the pool too
-(`pool_from_prompt`, off in the reference code); W, N and G may be planned for measured costs. Then
-a tree by rank is planned for the n-grams, counting each of its nodes twice, since the window takes
-as many (W = G, section 3.3): of its M nodes in L levels follow N = L + 1 and W = G = M / L, rounded
-up. A window whose size changes begins again, and then keeps it for a while.
+The first level is made of random tokens of the prompt (an encoder–decoder's source), the others of
+the first N - 2 steps. When sampling, trajectories stay greedy. Departure: the prompt's own n-grams
+are in the pool too (`pool_from_prompt`, off in the reference code); W, N and G may be planned for
+measured costs. Then a tree by rank is planned for the n-grams, counting each of its nodes twice,
+since the window takes as many (W = G, section 3.3): of its M nodes in L levels follow N = L + 1 and
+W = G = M / L, rounded up. A window whose size changes begins again, and then keeps it for a while.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Lookahead(BaseDrafter):
     def _state(self, sequence: Sequence) -> _State:
         state: _State | None = sequence.state.get(self)
         if state is None:
-            prompt = sequence.tokens[: sequence.prompt_length]
+            prompt = sequence.source or sequence.tokens[: sequence.prompt_length]
             state = sequence.state[self] = _State(self._paper)
             state.begin_window(self._paper, sequence)
             if self.pool_from_prompt:
@@ -191,7 +191,7 @@ class _State:
 
     def begin_window(self, sizes: Sizes, sequence: Sequence) -> None:
         """A new window of these sizes: its first level is made of random tokens of the prompt."""
-        prompt = sequence.tokens[: sequence.prompt_length]
+        prompt = sequence.source or sequence.tokens[: sequence.prompt_length]
         width = sizes.window + sizes.ngram_size - 2
         self.sizes, self.levels = sizes, [Random(sequence.key).choices(prompt, k=width)]
 
