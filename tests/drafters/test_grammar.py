@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from foretoken.config import build
 from foretoken.drafters.grammar import Grammar
 from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
+from foretoken.grammar.xgrammar import XGrammarMatcher
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import automaton
@@ -66,3 +68,16 @@ def test_what_is_forced_is_accepted_and_saves_steps() -> None:
         texts.append(request.samples[0].output.token_ids)
     assert texts[0] == texts[1] and steps[1] * 4 < steps[0]
     assert request.stats.draft_acceptance_rate > 0.95
+
+
+def test_xgrammars_forced_text_goes_on_from_the_text_before_it() -> None:
+    """A tokenizer that puts a space before each text, as Llama 2's does, puts none there."""
+
+    def spaced(text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return {"input_ids": [*b" " * bool(text), *text.encode()]}
+
+    stub: Any = SimpleNamespace(stop_token_ids=[], find_jump_forward_string=lambda: '{"a":')
+    assert XGrammarMatcher(stub, spaced, frozenset()).forced() == [*b'{"a":']
+    stub.find_jump_forward_string = lambda: ""
+    assert XGrammarMatcher(stub, spaced, frozenset()).forced() == []

@@ -13,6 +13,7 @@ from foretoken.grammar.constraint import Matcher, Words
 from foretoken.grammar.params import StructuredOutputsParams
 
 _COMPACT = (",", ":")
+_ANCHOR = "\n"  # with which hardly any tokenizer merges what follows it
 _READ_PAST = {"contains", "minContains", "maxContains", "not", "if"}
 _READ_PAST |= {"dependentRequired", "dependentSchemas"}
 """Keywords of JSON schemas that xgrammar takes and doesn't act on; `_read_past` has the others."""
@@ -143,6 +144,11 @@ class XGrammarMatcher:
 
     def forced(self) -> list[int]:
         text = self._matcher.find_jump_forward_string()
+        # Alone, a text may get a space before it that isn't there where it goes on from another.
+        head, whole = self._ids(_ANCHOR), self._ids(_ANCHOR + text)
+        return whole[len(head) :] if whole[: len(head)] == head else self._ids(text)
+
+    def _ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         return ids
 
