@@ -136,10 +136,12 @@ def checked(plain: LLM, config: Mapping[str, Any], plan: Plan, line: Check) -> C
     else:
         params, batch = SamplingParams(temperature=0), int(line.cell.removeprefix("batch "))
     params = replace(params, max_tokens=plan.max_tokens, ignore_eos=True)
-    return _same(plain, _with_method(plain, config, batch), plan.prompts, params, line)
+    return _same(plain, with_method(plain, config, batch), plan.prompts, params, line)
 
 
-def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
+def with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
+    """`plain`'s model with a method, for so many sequences at a time. Raises `ForetokenError` where
+    the model can't be served so."""
     return LLM(
         plain.model,
         tokenizer=plain.tokenizer,
