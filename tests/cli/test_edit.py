@@ -84,6 +84,16 @@ def test_cut_off(answers: Any, file: Path, written: bool) -> None:
     assert "cut off after 30 tokens" in found.stderr and found.stdout.startswith("---")
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_a_block_that_is_not_closed(answers: Any, file: Path, written: bool) -> None:
+    """The model has ended, so more tokens would change nothing."""
+    answers(f"```\n{CHANGED}")
+    found = run("edit", file, ASKED, *["--write"] * written)
+    assert found.exit_code == written and file.read_text() == FILE
+    assert "ended before its block was closed" in found.stderr
+    assert "--max-tokens" not in found.stderr
+
+
 def test_a_file_that_changed_meanwhile(
     answers: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,8 +83,6 @@ def _destination(file: Path, in_place: bool, output: Path | None) -> Path | None
     place = file if in_place else output
     if place is None:
         return None
-    if place.is_dir():
-        raise ForetokenError(f"{place} is a folder; name a file.")
     check_writable(place.resolve())
     return place.resolve()
 
@@ -128,11 +126,15 @@ def _told(edited: Edited) -> str:
 
 def _refuse_incomplete(edited: Edited, place: Path | None) -> None:
     """Say that the end is missing; an error where the file was to be written."""
-    tokens = len(edited.output.token_ids)
-    told = f"The answer was cut off after {tokens} tokens, so the end of the file is missing"
+    told = f"The answer was cut off after {len(edited.output.token_ids)} tokens"
+    remedy = "raise --max-tokens"
+    if edited.output.outputs[0].finish_reason == "stop":  # where the model ends
+        told = "The answer ended before its block was closed"
+        remedy = "word the instruction otherwise, or sample with another seed"
+    told += ", so the end of the file is missing"
     if place is not None:
-        raise ForetokenError(f"{told} and {place} wasn't written; raise --max-tokens.")
-    note(f"{told}; raise --max-tokens.")
+        raise ForetokenError(f"{told} and {place} wasn't written; {remedy}.")
+    note(f"{told}; {remedy}.")
 
 
 def _replace(place: Path, text: str) -> None:
