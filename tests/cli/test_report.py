@@ -25,10 +25,12 @@ def test_report_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_report_as_json(tmp_path: Path) -> None:
-    """As results.json has it."""
+    """As results.json has it, and no pages: a folder that is read only will do."""
     synthetic.write(tmp_path, synthetic.results(temperatures=(0.0,), sizes=(1,)))
+    before = sorted(tmp_path.iterdir())
     [found] = json.loads(run(tmp_path, "--json").stdout)
     assert found == read_results(tmp_path / "results.json")
+    assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(
@@ -37,6 +39,7 @@ def test_report_as_json(tmp_path: Path) -> None:
         (["a", "b", "c"], "3 folders"),
         (["a", "--fail-on-regression"], "two to compare"),
         (["a", "b", "--reference"], "one folder"),
+        (["a", "--reference", "--json"], "--reference is of the pages"),
         (["nowhere"], "no results.json"),
     ],
 )
