@@ -6,6 +6,9 @@ import sys
 from collections.abc import Sequence as Seq
 from importlib.util import find_spec
 
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
 _NEEDED = ("typer", "rich", "jinja2", "yaml")
 
 
@@ -19,6 +22,8 @@ def main(arguments: Seq[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(1)
-    from foretoken.cli.commands import app
-
+    try:
+        from foretoken.cli.commands import app
+    except KeyboardInterrupt:  # from here on `app` takes it
+        sys.exit(INTERRUPTED)
     app(args=arguments)
