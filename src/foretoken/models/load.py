@@ -237,8 +237,8 @@ def _check_model(file: Path) -> None:
     given = read_json(file, "a model's configuration")
     if "foretoken_method" in given and "model_type" not in given:
         raise ForetokenError(
-            f"{file.parent} is a drafter of method {shown(given['foretoken_method'])}; name it as "
-            '"model" of a speculative_config (--draft-model), beside its target.'
+            f"{file.parent} is no language model but a drafter; give it beside its target, as "
+            f"{{'method': {shown(given['foretoken_method'])}, 'model': …}} or by --draft-model."
         )
     for part in (given, *(value for value in given.values() if isinstance(value, dict))):
         for name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
