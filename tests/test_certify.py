@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_distribution
@@ -82,6 +82,13 @@ def test_a_trained_drafter_by_other_names(given: str, tmp_path: Path) -> None:
         other = {"method": "eagle2", given: "mini-eagle"}
     assert lines(other, plan()) == lines(config, plan())
     assert {line.method for line in lines(other, plan())} == {"eagle2 with mini-eagle"}
+
+
+def test_what_plain_decoding_cannot_answer_proves_nothing(pair: Pair) -> None:
+    """A prompt that the context has no room for fails in both, which is no text that is equal."""
+    short = LLM(pair.target, max_num_seqs=3, max_model_len=4)
+    with pytest.raises(ForetokenError, match="context"):
+        list(certify(short, {"method": "pld"}, plan()))
 
 
 def test_a_wrong_drafter_fails(plain: LLM) -> None:

@@ -156,9 +156,10 @@ def with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
 def _same(
     plain: LLM, llm: LLM, prompts: Seq[Seq[int]], params: SamplingParams, line: Check
 ) -> Check:
-    """The worst outcome among the prompts."""
+    """The worst outcome among the prompts. Raises `ForetokenError` for one that plain decoding
+    can't answer: two requests that fail have the same text, and prove nothing."""
     worst, compared = line, 0
-    expected = plain.generate([list(p) for p in prompts], params)
+    expected = plain.generate([list(p) for p in prompts], params, raise_on_error=True)
     drafted = llm.generate([list(p) for p in prompts], params)
     for prompt, plainly, other in zip(prompts, expected, drafted, strict=True):
         a, b = plainly.outputs[0].token_ids, other.outputs[0].token_ids
