@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,15 @@ def test_a_trained_drafter_by_other_names(given: str, tmp_path: Path) -> None:
         other = {"method": "eagle2", given: "mini-eagle"}
     assert lines(other, plan()) == lines(config, plan())
     assert {line.method for line in lines(other, plan())} == {"eagle2 with mini-eagle"}
+
+
+def test_a_line_tells_how_much_was_drafted(plain: LLM) -> None:
+    """A method that drafted nothing on these prompts has passed little."""
+    [pld, *_], [grammar, *_] = (
+        list(certify(plain, {"method": method}, plan())) for method in ("pld", "grammar")
+    )
+    assert re.fullmatch(r"24 tokens, [1-9]\d* drafted", pld.compared)
+    assert grammar.compared == "24 tokens, 0 drafted" and grammar.outcome == "passed"
 
 
 def test_what_plain_decoding_cannot_answer_proves_nothing(pair: Pair) -> None:
