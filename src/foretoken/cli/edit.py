@@ -71,8 +71,8 @@ def edit(
     if not edited.complete:
         _refuse_incomplete(edited, place)
     elif place is not None:
-        if in_place and file.read_bytes() != content:
-            raise ForetokenError(f"{file} has changed meanwhile, so it wasn't written; try again.")
+        if in_place:
+            _check_kept(file, content, edited)
         _replace(place, edited.text)
 
 
@@ -135,6 +135,19 @@ def _refuse_incomplete(edited: Edited, place: Path | None) -> None:
     if place is not None:
         raise ForetokenError(f"{told} and {place} wasn't written; {remedy}.")
     note(f"{told}; {remedy}.")
+
+
+def _check_kept(file: Path, content: bytes, edited: Edited) -> None:
+    """Raise `ForetokenError` where the file would be lost: it has changed meanwhile, or what would
+    take its place is no block and has nothing of it, as where a model says that it can't."""
+    if file.read_bytes() != content:
+        raise ForetokenError(f"{file} has changed meanwhile, so it wasn't written; try again.")
+    before, after = ({*map(str.strip, text.split("\n"))} for text in (edited.before, edited.text))
+    if before - {""} and "```" not in edited.output.text and not before & after - {""}:
+        raise ForetokenError(
+            f"The answer is no block and has no line of {file}, which wasn't written; word the "
+            "instruction otherwise, or write the answer elsewhere by --output."
+        )
 
 
 def _replace(place: Path, text: str) -> None:
