@@ -50,6 +50,18 @@ def test_wrong_use_is_one_sentence(tmp_path: Path, arguments: list[str], words: 
     assert len(found.output.strip().splitlines()) == 1
 
 
+def test_two_runs_with_nothing_in_common(tmp_path: Path) -> None:
+    """They are no proof that nothing is worse."""
+    for name, sizes in (("before", (1,)), ("after", (8,))):
+        (tmp_path / name).mkdir()
+        synthetic.write(tmp_path / name, synthetic.results(temperatures=(0.0,), sizes=sizes))
+    both = tmp_path / "before", tmp_path / "after"
+    assert "Nothing was measured in both." in run(*both).stdout
+    found = run(*both, "--fail-on-regression")
+    assert found.exit_code == 1 and "measured nothing alike" in found.stderr
+    assert run(both[0], both[0], "--fail-on-regression").exit_code == 0
+
+
 def test_help_has_an_example() -> None:
     """To copy from."""
     assert "Example" in run("--help").output

@@ -76,6 +76,11 @@ def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bo
     from foretoken.bench.report.compare import compare
 
     comparison = compare(before, after)
+    if fail_on_regression and not comparison.changes:
+        raise ForetokenError(
+            f"{before} and {after} measured nothing alike, so nothing tells whether it is worse; "
+            "measure the same targets and methods."
+        )
     if as_json:
         output.write_json(comparison.data())
     else:
@@ -103,7 +108,9 @@ def _show(comparison: Comparison) -> None:
     for change in comparison.beyond:
         style = "red" if change.regression else ""
         console.print(Text(f"{change.sentence} on {change.where}", style))
-    if not comparison.beyond:
+    if not comparison.changes:
+        console.print("Nothing was measured in both.")
+    elif not comparison.beyond:
         console.print("No change beyond noise.")
     if comparison.changes:
         console.print()
