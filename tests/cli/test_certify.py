@@ -140,6 +140,16 @@ def test_all_of_another_model(
     assert "Without sps: " in done.stderr
 
 
+def test_all_of_nothing_is_no_certificate(
+    checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a target can be served by none of the methods."""
+    monkeypatch.setattr(command, "_can_serve", lambda *_: False)
+    asked = ["certify", "--model", str(checkpoints[0]), "--all", "--quick", "--prompt", "abc"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 1 and "nothing is checked" in done.stderr
+
+
 def test_all_takes_trained_drafters(tmp_path: Path) -> None:
     """Each checkpoint with every method that reads it; what is another target's is no drafter."""
     plain = LLM("mini", max_num_seqs=4)

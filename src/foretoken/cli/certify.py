@@ -103,6 +103,8 @@ def certify(
             store = _datastore(plain, prompt, folder) if others else ""
             rest = _every_method(small, store) if others else []
             configs = [one for one in [*rest, *trained] if _can_serve(plain, one)]
+            if not configs:
+                raise ForetokenError("No method can serve this target, so nothing is checked.")
         else:
             configs = [config or _no_method()]
         for check in _run(plain, configs, plan, checks, not as_json):
