@@ -70,7 +70,7 @@ class _Conversation:
         self._answered = self._failed = 0
 
     def run(self) -> None:
-        """Until the lines end. Exits with 1 where they came through a pipe and none was answered."""
+        """Until the lines end. Exits with 1 where they come by a pipe and none was answered."""
         try:
             for line in _lines():
                 if line == "/quit":

@@ -92,8 +92,8 @@ def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> 
     longest = max(map(len, windows))
     if longest > whole.max_length:
         raise ForetokenError(
-            f"A window has {longest} tokens and the context of {source} is {whole.max_length}; give "
-            "smaller windows."
+            f"A window has {longest} tokens and the context of {source} is {whole.max_length}; "
+            "give smaller windows."
         )
     numbers = losses(whole, windows, done)
     del whole
