@@ -75,6 +75,10 @@ def test_a_model_is_not_trained_over(
     with pytest.raises(ForetokenError, match="config.json wasn't written by a training"):
         train_heads(out, prompts, out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ForetokenError, match=r"README.md wasn't written by a training"):
+        train_heads(checkpoints[0], prompts, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
 
 
 CHILD = """

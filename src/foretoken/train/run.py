@@ -116,12 +116,12 @@ def make(
 
 
 def _check_free(out: Path) -> None:
-    """Raise `ForetokenError` for a folder with a model that no training has written there: its
-    files would be replaced."""
-    models = [file for kind in ("config.json", "*.safetensors") for file in out.glob(kind)]
-    if models and not (out / _NOTE).exists():
+    """Raise `ForetokenError` for a folder with files that no training has written there and this
+    one would replace: a model's, or a page."""
+    theirs = [file for kind in _REPLACED for file in out.glob(kind)]
+    if theirs and not (out / _NOTE).exists():
         raise ForetokenError(
-            f"{models[0]} wasn't written by a training, and this one would replace it; give "
+            f"{theirs[0]} wasn't written by a training, and this one would replace it; give "
             "another --out."
         )
 
@@ -203,6 +203,7 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
 
 
 _NOTE = "training.json"
+_REPLACED = ("config.json", "*.safetensors", "README.md")
 _GROWING = ("steps", "patience")
 """Settings of a training that a later command may change, so that it goes on or ends earlier."""
 
