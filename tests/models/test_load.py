@@ -90,7 +90,7 @@ def test_why_the_hub_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_drafter_is_no_model() -> None:
     """The sentence says where it goes; its files are whole."""
-    with pytest.raises(ForetokenError, match="is no language model .*'method': 'eagle'"):
+    with pytest.raises(ForetokenError, match=r"is no language model .*'method': 'eagle'"):
         read_config(find("mini-eagle"))
 
 

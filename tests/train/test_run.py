@@ -72,7 +72,7 @@ def test_a_model_is_not_trained_over(
     would be replaced. Nothing is written there."""
     shutil.copytree(checkpoints[0], out := tmp_path / "model")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(ForetokenError, match="config.json wasn't written by a training"):
+    with pytest.raises(ForetokenError, match=r"config\.json wasn't written by a training"):
         train_heads(out, prompts, out)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
     (tmp_path / "README.md").write_text("mine")

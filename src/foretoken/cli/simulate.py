@@ -212,7 +212,6 @@ class _Costs:
             f"{self.tflops:g} TFLOP/s)"
         )
 
-
     def _check_no_roofline(self) -> None:
         """Raise `ForetokenError` for what costs of another kind would leave out."""
         for name, default in _OF_A_ROOFLINE.items():
