@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence as Seq
 from importlib.util import find_spec
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
 
 _NEEDED = ("typer", "rich", "jinja2", "yaml")
 
@@ -24,6 +22,6 @@ def main(arguments: Seq[str] | None = None) -> None:
         sys.exit(1)
     try:
         from foretoken.cli.commands import app
-    except KeyboardInterrupt:  # from here on `app` takes it
-        sys.exit(INTERRUPTED)
+    except KeyboardInterrupt:  # from here on `app` does the same
+        sys.exit(128 + signal.SIGINT)
     app(args=arguments)

@@ -11,8 +11,9 @@ from typing import Any
 import typer
 import typer.core
 
-from foretoken.cli import INTERRUPTED
 from foretoken.cli.output import accept_any_text, note, write
+
+INTERRUPTED = 130
 
 
 class _Commands(typer.core.TyperGroup):
