@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_distribution
@@ -82,6 +83,22 @@ def test_a_trained_drafter_by_other_names(given: str, tmp_path: Path) -> None:
         other = {"method": "eagle2", given: "mini-eagle"}
     assert lines(other, plan()) == lines(config, plan())
     assert {line.method for line in lines(other, plan())} == {"eagle2 with mini-eagle"}
+
+
+def test_a_line_tells_how_much_was_drafted(plain: LLM) -> None:
+    """A method that drafted nothing on these prompts has passed little."""
+    [pld, *_], [grammar, *_] = (
+        list(certify(plain, {"method": method}, plan())) for method in ("pld", "grammar")
+    )
+    assert re.fullmatch(r"24 tokens, [1-9]\d* drafted", pld.compared)
+    assert grammar.compared == "24 tokens, 0 drafted" and grammar.outcome == "passed"
+
+
+def test_what_plain_decoding_cannot_answer_proves_nothing(pair: Pair) -> None:
+    """A prompt that the context has no room for fails in both, which is no text that is equal."""
+    short = LLM(pair.target, max_num_seqs=3, max_model_len=4)
+    with pytest.raises(ForetokenError, match="context"):
+        list(certify(short, {"method": "pld"}, plan()))
 
 
 def test_a_wrong_drafter_fails(plain: LLM) -> None:

@@ -18,6 +18,8 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / "own"))
     assert cache_folder() == tmp_path / "own"
+    monkeypatch.setenv("FORETOKEN_CACHE", "~/mine")  # as a file of variables has it
+    assert cache_folder() == tmp_path / "home" / "mine"
     monkeypatch.setenv("FORETOKEN_CACHE", "")
     assert cache_folder() == tmp_path / "xdg" / "foretoken"
     monkeypatch.delenv("XDG_CACHE_HOME")

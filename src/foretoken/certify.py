@@ -136,10 +136,12 @@ def checked(plain: LLM, config: Mapping[str, Any], plan: Plan, line: Check) -> C
     else:
         params, batch = SamplingParams(temperature=0), int(line.cell.removeprefix("batch "))
     params = replace(params, max_tokens=plan.max_tokens, ignore_eos=True)
-    return _same(plain, _with_method(plain, config, batch), plan.prompts, params, line)
+    return _same(plain, with_method(plain, config, batch), plan.prompts, params, line)
 
 
-def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
+def with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
+    """`plain`'s model with a method, for so many sequences at a time. Raises `ForetokenError` where
+    the model can't be served so."""
     return LLM(
         plain.model,
         tokenizer=plain.tokenizer,
@@ -154,19 +156,22 @@ def _with_method(plain: LLM, config: Mapping[str, Any], batch: int) -> LLM:
 def _same(
     plain: LLM, llm: LLM, prompts: Seq[Seq[int]], params: SamplingParams, line: Check
 ) -> Check:
-    """The worst outcome among the prompts."""
-    worst, compared = line, 0
-    expected = plain.generate([list(p) for p in prompts], params)
+    """The worst outcome among the prompts. Raises `ForetokenError` for one that plain decoding
+    can't answer: two requests that fail have the same text, and prove nothing."""
+    worst, tokens = line, 0
+    expected = plain.generate([list(p) for p in prompts], params, raise_on_error=True)
     drafted = llm.generate([list(p) for p in prompts], params)
     for prompt, plainly, other in zip(prompts, expected, drafted, strict=True):
         a, b = plainly.outputs[0].token_ids, other.outputs[0].token_ids
-        compared += len(a)
+        tokens += len(a)
         outcome, gap = compare(plain, prompt, params, a, b)
         outcome = {"identical": "passed", "different": "failed"}.get(outcome, outcome)
         if _ORDER.index(outcome) > _ORDER.index(worst.outcome or "passed"):
             place = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), None)
             worst = replace(worst, outcome=outcome, place=place, gap=gap)
-    return replace(worst, outcome=worst.outcome or "passed", compared=f"{compared} tokens")
+    many = sum(output.stats.drafted for output in drafted)  # without drafts little is shown
+    compared = f"{tokens} tokens, {many} drafted"
+    return replace(worst, outcome=worst.outcome or "passed", compared=compared)
 
 
 def _distribution(

@@ -99,6 +99,8 @@ def held(folder: Path) -> Iterator[None]:
 
 def check_writable(path: Path) -> None:
     """Raise `ForetokenError` where no file can be written at this path; makes its folder."""
+    if path.is_dir():
+        raise ForetokenError(f"{path} is a folder; name a file.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):

@@ -19,8 +19,9 @@ def cache_folder() -> Path:
     """
     own = os.environ.get(CACHE_VARIABLE)
     if own:
-        return Path(own)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foretoken"
+        return Path(os.path.expanduser(own))  # which no shell did in a file of variables
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(os.path.expanduser(base)) if base else Path.home() / ".cache") / "foretoken"
 
 
 def processor() -> str:

@@ -145,6 +145,26 @@ def test_windows_lines_stay() -> None:
     assert edited.diff("a").count("\n-") == 2
 
 
+def test_a_byte_order_mark_stays() -> None:
+    """The model doesn't see it."""
+    with scripted(f"```\n{CHANGED}```") as llm:
+        edited = edit(llm, "\ufeff" + FILE, ASKED)
+    assert edited.text == "\ufeff" + CHANGED and edited.before == "\ufeff" + FILE
+
+
+def test_an_empty_answer_empties_no_file() -> None:
+    """A model that ends at once says nothing of the file; an empty block does, and what was cut off
+    is told as such."""
+    for answer in ("", " \n"):
+        with scripted(answer) as llm, pytest.raises(ForetokenError, match="The answer is empty"):
+            edit(llm, FILE, ASKED)
+    with scripted("```\n```") as llm:
+        edited = edit(llm, FILE, ASKED)
+    assert edited.text == "" and edited.complete
+    with scripted("\n\n") as llm:
+        assert not edit(llm, FILE, ASKED, replace(GREEDY, max_tokens=1)).complete
+
+
 def test_diff() -> None:
     with scripted("```\na\nc\n```", text="a\nb") as llm:
         edited = edit(llm, "a\nb", ASKED)

@@ -104,13 +104,50 @@ def test_all_builds_every_method(tmp_path: Path) -> None:
     than the target gives is left out."""
     plain = LLM("mini", max_num_seqs=4)
     prompt = ["A b c a b c."]
-    configs = command._every_method(None, command._datastore(plain, prompt, str(tmp_path)))
+    store = command._datastore(plain, prompt, str(tmp_path))
+    configs = command._every_method("mini-draft", store)
     lossless = {row.name for row in METHODS.values() if row.lossless and not row.trained}
     assert {config["method"] for config in configs} >= {*lossless, "pld+sps", "pld|sps"}
     assert all(command._can_serve(plain, config) for config in configs)
     outside = LLM("mini", model_impl="transformers")
     beyond = {c["method"] for c in configs if not command._can_serve(outside, c)}
     assert beyond == {"draft_verify", "early_exit", "swift", "ppd", "speed", "substitute"}
+
+
+def test_all_of_another_model(
+    checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bundled draft model is `mini`'s. Without one what needs it is left out, and so is what
+    the target can't be served by; each is said, and ends nothing."""
+    checked: list[dict[str, Any]] = []
+
+    def run(plain: Any, configs: list[dict[str, Any]], *_: Any) -> list[Any]:
+        checked.extend(configs)
+        return []
+
+    monkeypatch.setattr(command, "_run", run)
+    asked = ["certify", "--model", str(checkpoints[0]), "--all", "--quick", "--prompt", "abc"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    methods = {config["method"] for config in checked}
+    assert {"autoregressive", "pld", "suffix", "rest"} <= methods
+    assert not methods & {"sps", "sequoia", "tli", "staged", "pld+sps"}
+    assert "Without sps, " in done.stderr and "--draft-model" in done.stderr
+    checked.clear()
+    done = CliRunner().invoke(app, [*asked, "--draft-model", "mini-draft"])
+    assert done.exit_code == 0 and "tli" in {config["method"] for config in checked}
+    assert "sps" not in {config["method"] for config in checked}
+    assert "Without sps: " in done.stderr
+
+
+def test_all_of_nothing_is_no_certificate(
+    checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a target can be served by none of the methods."""
+    monkeypatch.setattr(command, "_can_serve", lambda *_: False)
+    asked = ["certify", "--model", str(checkpoints[0]), "--all", "--quick", "--prompt", "abc"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 1 and "nothing is checked" in done.stderr
 
 
 def test_all_takes_trained_drafters(tmp_path: Path) -> None:

@@ -86,3 +86,18 @@ def test_help(checkpoints: Pair) -> None:
     assert (
         "/reset" in found.stderr and "Ctrl-C" in found.stderr and "no command" not in found.stderr
     )
+
+
+def test_a_system_without_readline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows: lines are typed without its editing."""
+    monkeypatch.setitem(sys.modules, "readline", None)
+    (terminal := Terminal("one\n two \n")).seek(0)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert list(chat._lines()) == ["one", "two"]
+
+
+def test_a_pipe_that_gets_no_answer(checkpoints: Pair) -> None:
+    """The exit code says so."""
+    found = run("chat", *model(checkpoints), typed="word " * 5000)
+    assert found.exit_code == 1 and "context" in found.stderr
+    assert run("chat", *model(checkpoints), typed="/help\n").exit_code == 0

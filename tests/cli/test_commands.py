@@ -144,3 +144,15 @@ def test_a_terminal_obeys_no_server() -> None:
     os.close(ours)
     shown = shown[shown.index("foretoken: ") :]  # before it the bar's own control sequences
     assert harmless(shown) and "]0;owned" in shown and " [/red] ok.\n" in shown
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_standard_output_that_takes_no_more() -> None:
+    """One sentence and exit code 1, and nothing from the interpreter as it ends."""
+    code = "from foretoken.cli import main; main(['--version'])"
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-c", code]
+        pipes: dict[str, Any] = {"stdout": full, "stderr": subprocess.PIPE}
+        done = subprocess.run(command, **pipes, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert done.stderr.startswith("foretoken: Standard output, or a file, can't be")

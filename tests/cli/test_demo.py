@@ -77,3 +77,13 @@ def test_a_demo_that_could_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr(demo, "write_json", full)
         demo._clear(tmp_path)
     demo._clear(tmp_path)
+
+
+def test_a_length_without_a_draft_model(checkpoints: Pair, tmp_path: Path) -> None:
+    """Nothing would be drafted by it, so it is refused; 0 isn't taken for the default."""
+    out = ("--out", tmp_path / "demo", "--shape", "none", "--limit", 1, "--seconds", 0)
+    found = run("demo", *model(checkpoints), "--num-speculative-tokens", 3, *out)
+    assert found.exit_code == 1 and "add --draft-model" in found.stderr
+    zero = ("--draft-model", checkpoints[1], "--num-speculative-tokens", 0)
+    found = run("demo", *model(checkpoints), *zero, *out)
+    assert found.exit_code == 1 and "num_speculative_tokens is 0" in found.stderr, found.output

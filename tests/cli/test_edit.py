@@ -84,6 +84,27 @@ def test_cut_off(answers: Any, file: Path, written: bool) -> None:
     assert "cut off after 30 tokens" in found.stderr and found.stdout.startswith("---")
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_a_block_that_is_not_closed(answers: Any, file: Path, written: bool) -> None:
+    """The model has ended, so more tokens would change nothing."""
+    answers(f"```\n{CHANGED}")
+    found = run("edit", file, ASKED, *["--write"] * written)
+    assert found.exit_code == written and file.read_text() == FILE
+    assert "ended before its block was closed" in found.stderr
+    assert "--max-tokens" not in found.stderr
+
+
+def test_an_answer_that_is_no_file(answers: Any, file: Path, tmp_path: Path) -> None:
+    """A model that says why it won't is shown, and takes no file's place; elsewhere it may go."""
+    answers("I can not do that.")
+    found = run("edit", file, ASKED, "--write")
+    assert found.exit_code == 1 and file.read_text() == FILE
+    assert "+I can not do that." in found.stdout and "has no line of" in found.stderr
+    out = tmp_path / "out.py"
+    assert run("edit", file, ASKED, "--output", out).exit_code == 0
+    assert out.read_text() == "I can not do that.\n"
+
+
 def test_a_file_that_changed_meanwhile(
     answers: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,16 @@ def test_generate_reads_standard_input_and_options(checkpoints: Pair) -> None:
     assert templated.exit_code == 0
 
 
+def test_a_line_of_standard_input_is_the_prompt(checkpoints: Pair) -> None:
+    """`echo` ends it with a line feed, which is no part of it; those before are."""
+    shown = [
+        run("generate", *model(checkpoints), "--raw", *words, "--json", typed=typed).stdout
+        for words, typed in ((["Some text"], None), ([], "Some text\n"), ([], "Some text\n\n"))
+    ]
+    tokens = [json.loads(text)["prompt_tokens"] for text in shown]
+    assert tokens == [9, 9, 10]
+
+
 def test_generate_stops(checkpoints: Pair) -> None:
     """The text ends before a stop string."""
     whole = run("generate", "Hello there", *model(checkpoints)).stdout.rstrip("\n")

@@ -37,7 +37,8 @@ def test_a_place_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Search, "run", never)
     (tmp_path / "file").write_text("")
-    one_sentence(run("layers", "--prompts", 1, "--out", tmp_path / "file" / "mini.npz"))
+    for place in (tmp_path / "file" / "mini.npz", tmp_path):
+        one_sentence(run("layers", "--prompts", 1, "--out", place))
     best = LayerSet((2, 3), 0.1, 0.2, 0.5, trials=7)
     monkeypatch.setattr(Search, "run", lambda *_: best)
     done = run("layers", "--prompts", 1, "--trials", 9, "--out", tmp_path / "new" / "mini.npz")

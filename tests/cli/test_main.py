@@ -48,3 +48,15 @@ def test_the_library_loads_nothing_of_the_extra() -> None:
     )
     done = without(["typer", "rich"], code)
     assert done.stdout == "A progress bar needs rich; pip install 'foretoken[cli]'.\n", done.stderr
+
+
+def test_ctrl_c_while_it_is_loaded() -> None:
+    """As at any other moment: exit code 130, and no trace."""
+    stop = (
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'foretoken.cli.commands': raise KeyboardInterrupt\n"
+    )
+    code = f"import sys\n{stop}sys.meta_path.insert(0, Stop())\n{RUN}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

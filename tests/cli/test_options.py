@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from foretoken import LLM, ForetokenError
 from foretoken.cli.commands import app
 from foretoken.cli.options import Drafting, ModelOptions
+from foretoken.cli.tune import _config
 
 Pair = tuple[Path, Path]
 COMMANDS = ("generate", "chat", "bench", "tune", "certify", "demo")
@@ -173,3 +174,21 @@ def test_weights_memory(checkpoints: Pair, tmp_path: Path) -> None:
         given = ["--model", str(checkpoints[0])] * (command == "recommend")
         found = run(command, *given, "--weights-memory", "4GiB")
         assert found.exit_code == 1 and "--weights-memory is for" in found.output, found.output
+
+
+def test_tuned_options_are_whole(checkpoints: Pair, tmp_path: Path) -> None:
+    """What a tuned name stands for counts: its draft model where a method asks for one, and its
+    method where it is tuned once more."""
+    tuned = {"method": "sps", "model": str(checkpoints[1]), "num_speculative_tokens": 2}
+    (file := tmp_path / "mine.json").write_text(
+        json.dumps({"schema": 1, "speculative_config": tuned})
+    )
+    given = ModelOptions(speculative_config=json.dumps({"tuned": str(file)}))
+    assert given.config(Drafting("sps")) == tuned
+    assert given.config(Drafting(num_speculative_tokens=3)) == {
+        **tuned,
+        "num_speculative_tokens": 3,
+    }
+    copied = {"method": "pld", "prompt_lookup_max": 2}
+    file.write_text(json.dumps({"schema": 1, "speculative_config": copied}))
+    assert _config(given, "mini", None, None) == copied

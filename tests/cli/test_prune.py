@@ -30,3 +30,11 @@ def test_a_small_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     assert output.stats.drafted
     again = CliRunner().invoke(app, [*given, *sizes])
     assert again.exit_code and "is not an empty folder" in f"{again.exception} {again.output}"
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    """It is found out before a model is loaded."""
+    (file := tmp_path / "file").write_text("kept")
+    asked = ["prune", "./nowhere", "--data", "bundled", "--out", str(file / "out")]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 1 and str(file / "out") in done.stderr

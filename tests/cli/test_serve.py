@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from command_line import one_sentence, run
 from foretoken import ForetokenError
 from foretoken.cli import serve
+from foretoken.cli.options import ModelOptions
+from foretoken.cli.replicas import ReplicaOptions
 
 
 def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
@@ -48,3 +54,55 @@ def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert serve._from_environment() == ("k",)
     monkeypatch.delenv("VLLM_API_KEY")
     assert serve._from_environment() == ()
+
+
+@pytest.fixture
+def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder, the current one, with a certificate, its key, and both in one file."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes certificates")
+    monkeypatch.chdir(tmp_path)
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    command = [*make.split(), "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    Path("both.pem").write_text(Path("cert.pem").read_text() + Path("key.pem").read_text())
+    return tmp_path
+
+
+def test_replicas_get_files_that_they_find(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray takes texts, and both files; it opens them in a folder of its own."""
+    config = pytest.importorskip("ray.serve.config")
+    addresses: list[dict[str, Any]] = []
+
+    def served(self: ReplicaOptions, *_: Any, address: dict[str, Any], **others: Any) -> None:
+        addresses.append(address)
+
+    monkeypatch.setattr(ReplicaOptions, "serve", served)
+    for files in (("cert.pem", "--ssl-keyfile", "key.pem"), ("both.pem",)):
+        done = run("serve", "mini", "--replicas", 1, "--port", 0, "--ssl-certfile", *files)
+        assert done.exit_code == 0, done.output
+    first, second = (config.HTTPOptions(**address) for address in addresses)
+    assert first.ssl_certfile == str(certificate / "cert.pem")
+    assert first.ssl_keyfile == str(certificate / "key.pem")
+    assert second.ssl_keyfile == second.ssl_certfile == str(certificate / "both.pem")
+
+
+def test_files_for_https_that_cannot_be_used(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are looked at before a model is loaded."""
+
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(ModelOptions, "llm", never)
+    Path("other.pem").write_text("none")
+    for words in (
+        ("--ssl-keyfile", "key.pem"),
+        ("--ssl-certfile", "cert.pem"),
+        ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "nowhere.pem"),
+        ("--ssl-certfile", "other.pem", "--ssl-keyfile", "key.pem"),
+    ):
+        one_sentence(run("serve", "mini", "--port", 0, *words))

@@ -23,6 +23,15 @@ def test_letters_in_another_order_come_first() -> None:
     assert "Did you mean 'pld'?" in str(unknown("method", "pdl", ["ppd", "pld", "sps"]))
 
 
+def test_capitals_are_no_other_name() -> None:
+    """Names of papers, as EAGLE-2, are typed as they are printed there."""
+    names = ["pld", "eagle2", "Q4_K"]
+    for typed, meant in (("PLD", "pld"), ("EAGLE-2", "eagle2"), ("q4_k", "Q4_K"), ("PDL", "pld")):
+        assert f"Did you mean {meant!r}?" in str(unknown("method", typed, names))
+    many = [*(f"rule_{number}" for number in range(100)), *names]
+    assert "pld" in str(unknown("method", "PL", many)).partition("Choose one of")[2]
+
+
 def test_a_long_list_is_cut_to_the_nearest_names() -> None:
     """Two hundred names would hide the one that was meant."""
     names = [f"method_{number}" for number in range(200)]

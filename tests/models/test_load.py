@@ -77,6 +77,23 @@ def test_where_there_is_no_checkpoint(name: str) -> None:
         find(name)
 
 
+def test_why_the_hub_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own words say what helps: another setting, or to log in."""
+
+    def refuse(*_: Any, **__: Any) -> str:
+        raise OSError("Offline mode is enabled; unset HF_HUB_OFFLINE.")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    with pytest.raises(ForetokenError, match=r"'org/name' on disk .*; unset HF_HUB_OFFLINE\)"):
+        find("org/name")
+
+
+def test_a_drafter_is_no_model() -> None:
+    """The sentence says where it goes; its files are whole."""
+    with pytest.raises(ForetokenError, match=r"is no language model .*'method': 'eagle'"):
+        read_config(find("mini-eagle"))
+
+
 def test_what_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Code that comes with a model too, which runs where it may; weights that are there again for
     other programs are left where they are."""

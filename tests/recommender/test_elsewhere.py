@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from foretoken.config import build
-from foretoken.recommender.elsewhere import for_vllm
+from foretoken.models.load import fetched, find
+from foretoken.recommender.elsewhere import for_vllm, their_name
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
 
@@ -75,3 +76,19 @@ def test_what_they_do_not_have(tmp_path: Path) -> None:
         {"method": "eagle3", "model": "./nowhere"},
     ):
         assert for_vllm(config, 2.0) is None
+
+
+@pytest.mark.usefixtures("cache")
+def test_names_of_ours_are_told_by_their_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other programs know paths and hub ids only; a model that was fetched is a GGUF file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mini-draft").mkdir()
+    assert their_name("mini") == str(find("mini")) and their_name("mini-draft") == "mini-draft"
+    assert their_name("org/name") == "org/name" and their_name("nowhere") == "nowhere"
+    config = {"method": "sps", "model": "mini", "num_speculative_tokens": 3}
+    assert for_vllm(config, 2.0) == config | {"method": "draft_model", "model": str(find("mini"))}
+    (kept := fetched("small")).parent.mkdir(parents=True)
+    kept.touch()
+    assert for_vllm({**config, "model": "small"}, 2.0) is None

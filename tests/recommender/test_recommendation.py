@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from foretoken import ForetokenError
 from foretoken.config import build
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.models.load import find
 from foretoken.recommender.candidates import Candidate
 from foretoken.recommender.prediction import Prediction
 from foretoken.recommender.recommendation import Recommendation
@@ -60,7 +62,8 @@ def test_what_is_pasted_runs_as_it_was_measured() -> None:
     flags = "--dtype float32 --backend q4 --max-model-len 512 --trust-remote-code"
     assert f"--model mini {flags} -sc " in lines["command line"]
     theirs = "--dtype float32 --max-model-len 512 --trust-remote-code"
-    assert lines["vLLM"].startswith(f"vllm serve mini {theirs} --speculative-config ")
+    place = shlex.quote(str(find("mini")))  # as vLLM doesn't know our names
+    assert lines["vLLM"].startswith(f"vllm serve {place} {theirs} --speculative-config ")
     data = given.data()
     assert data["options"] == options and data["use"] == [{"method": "pld", **lines}]
 

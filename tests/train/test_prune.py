@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from foretoken import ForetokenError
-from foretoken.train.prune import Size, prune
+from foretoken.train.prune import Size, prune, write
 
 transformers = pytest.importorskip("transformers")
 
@@ -107,3 +109,14 @@ def test_sizes_that_do_not_fit() -> None:
     model.config.model_type = "gpt2"
     with pytest.raises(ForetokenError, match="A gpt2 can't be cut"):
         prune(model, Size(layers=2), TEXTS)
+
+
+def test_a_model_that_cannot_be_written(tmp_path: Path) -> None:
+    """A disk that takes no more (here: no larger file) is one sentence with the folder."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(ForetokenError, match=f"{tmp_path / 'out'} can't be written"):
+            write(model_of(), None, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -65,6 +65,22 @@ def train_heads(
     return outcome, steps
 
 
+def test_a_model_is_not_trained_over(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """The folder of a model, the target's own for one, is no place for a training: its weights
+    would be replaced. Nothing is written there."""
+    shutil.copytree(checkpoints[0], out := tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(ForetokenError, match=r"config\.json wasn't written by a training"):
+        train_heads(out, prompts, out)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (tmp_path / "README.md").write_text("mine")
+    with pytest.raises(ForetokenError, match=r"README.md wasn't written by a training"):
+        train_heads(checkpoints[0], prompts, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
 CHILD = """
 import sys
 from pathlib import Path

@@ -39,6 +39,13 @@ def test_given_options_stay_by_any_name(pair: Pair) -> None:
     assert set(tuner.space) == {"prompt_lookup_min"}
 
 
+def test_a_prompt_that_cannot_be_answered(pair: Pair) -> None:
+    """It is named, and not left out of what decides."""
+    llm = LLM(pair.target, max_model_len=40)
+    with pytest.raises(ForetokenError, match="context"):
+        Tuner(llm, CONFIG, [PROMPTS[0], [1] * 41], SHORT)
+
+
 def test_nothing_to_tune(pair: Pair) -> None:
     """A method without options to search is refused."""
     with pytest.raises(ForetokenError, match="no option that can be tuned"):

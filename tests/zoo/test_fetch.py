@@ -128,7 +128,7 @@ def test_a_repository_and_a_file_of_it(tmp_path: Path, monkeypatch: pytest.Monke
     folder = fetch("org/name")
     assert folder == tmp_path / "hub" / "org" / "name"
     assert hub.asked == ["config.json", "model.safetensors"]
-    assert fetch("org/name", "a.gguf") == folder / "a.gguf"
+    assert fetch("org/name", "a.gguf") == folder / "a.gguf" == fetch("org/name/a.gguf")
     with pytest.raises(ForetokenError, match=r"org/name has no b\.gguf"):
         fetch("org/name", "b.gguf")
     hub.wrong = True
@@ -140,6 +140,12 @@ def test_a_repository_and_a_file_of_it(tmp_path: Path, monkeypatch: pytest.Monke
 def test_names_that_cannot_be_fetched(name: str) -> None:
     with pytest.raises(ForetokenError, match="to fetch; give smollm2-135m-instruct, or a hub id"):
         fetch(name)
+
+
+def test_a_known_model_is_one_file() -> None:
+    """So it has no other; it is not said to be unknown."""
+    with pytest.raises(ForetokenError, match=f"{NAME} is one GGUF file; leave --gguf-file out"):
+        fetch(NAME, "a.gguf")
 
 
 def test_no_connection() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,19 @@ def test_an_interrupt_leaves_nothing(
         ["out", "notes.txt"] if there else []
     )
     assert (inflate(source, out, shape) / "config.json").is_file()
+
+
+def test_what_a_killed_process_leaves_is_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The configuration comes last: without it nothing loads the folder."""
+    source, out = tiny(tmp_path / "source", tied=False), tmp_path / "out"
+    copy, there = shutil.copy, list[bool]()
+
+    def noting(file: Path, place: Path) -> None:
+        there.append((out / "config.json").exists())
+        copy(file, place)
+
+    monkeypatch.setattr("foretoken.zoo.inflate.shutil.copy", noting)
+    inflate(source, out, Shape(64, 3, 4, 2, 96, 120, 16))
+    assert there and not any(there) and (out / "config.json").is_file()

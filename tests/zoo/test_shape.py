@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from foretoken import zoo
+from foretoken import ForetokenError, zoo
 from foretoken.zoo.shape import SHAPES, Shape, parameters_read, proportional
 
 
@@ -29,3 +29,15 @@ def test_drafter_keeps_its_share(name: str) -> None:
     assert shape.vocab == SHAPES[name].vocab
     assert shape.hidden > Shape.of(draft).hidden
     assert shape.hidden % shape.heads == 0 == shape.heads % shape.kv_heads  # transformers insists
+
+
+def test_drafters_that_have_no_shape() -> None:
+    """Wider than the shape, with more heads, and not in Llama's words."""
+    draft, target = (
+        json.loads((zoo.path(n) / "config.json").read_text()) for n in ("mini-draft", "mini")
+    )
+    for change in ({"hidden_size": 576}, {"num_attention_heads": 64}):
+        with pytest.raises(ForetokenError, match="has no room in a shape of width 576"):
+            proportional(draft | change, target, SHAPES["135m"])
+    with pytest.raises(ForetokenError, match="of a gpt2 model has no num_attention_heads"):
+        proportional(draft, {"model_type": "gpt2", "n_embd": 64}, SHAPES["135m"])

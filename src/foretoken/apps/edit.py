@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from foretoken.engine.outputs import RequestOutput
     from foretoken.llm import LLM
 
+_MARK = "\ufeff"  # that some editors put first, and the model doesn't see
 _SPARE = 512  # tokens beyond twice the text's, after which an answer without max_tokens ends
 _PROMPT = """{block}
 
@@ -69,27 +70,32 @@ def edit(
 
     params: how it is sampled, by default greedily; where `max_tokens` is None, the answer may have
     twice the text's tokens and 512 more, as far as the context reaches. `use_tqdm` shows how many
-    tokens are written. Lines that end in CR LF stay so, and so does a last line without an end.
+    tokens are written. Lines that end in CR LF stay so, and so do a byte order mark and a last line
+    without an end.
 
     Raises `ForetokenError` for an empty instruction, a text that doesn't fit into the context with
     an answer as long, a model that is no decoder-only one or has no chat template, a method whose
-    rule takes no prediction, parameters with a prediction or several samples, and for an answer
-    of which no one can say where the file is, as it has several fenced blocks.
+    rule takes no prediction, parameters with a prediction or several samples, for an empty answer,
+    and for one of which no one can say where the file is, as it has several fenced blocks.
     """
     params = params or SamplingParams(temperature=0, max_tokens=None)
     _check(llm, instruction, params)
     windows = "\r\n" in text and text.count("\r\n") == text.count("\n")
-    shown = text.replace("\r\n", "\n") if windows else text
+    mark = _MARK if text.startswith(_MARK) else ""
+    shown = text.removeprefix(mark)
+    shown = shown.replace("\r\n", "\n") if windows else shown
     fence = _fence(shown)
     prompt = llm.chat_prompt(messages(shown, instruction))
     predicted = text_ids(_block(shown, fence), llm.tokenizer, special=False)
     _check_length(llm, len(prompt), len(predicted))
     _check_ends(llm, predicted)
     output = _finished(llm, prompt, _bounded(params, predicted), len(predicted), use_tqdm)
+    if shown.strip():
+        _check_answer(output)
     found, closed = _cut(output.text, shown, fence)
     return Edited(
         before=text,
-        text=found.replace("\n", "\r\n") if windows else found,
+        text=mark + (found.replace("\n", "\r\n") if windows else found),
         complete=closed and output.outputs[0].finish_reason == "stop",
         predicted=len(predicted),
         output=output,
@@ -133,6 +139,16 @@ def _check_ends(llm: LLM, predicted: Seq[int]) -> None:
                 f"The file holds {shown(decoded(llm.tokenizer, [token], False))}, at which this "
                 "model's texts end; give a part of the file without it."
             )
+
+
+def _check_answer(output: RequestOutput) -> None:
+    """Raise `ForetokenError` where the model ended at once: taken for the file, it would empty
+    it."""
+    if output.outputs[0].finish_reason == "stop" and not output.text.strip():
+        raise ForetokenError(
+            "The answer is empty where the whole file was asked for; word the instruction "
+            "otherwise, or sample with another seed."
+        )
 
 
 def _bounded(params: SamplingParams, predicted: Seq[int]) -> SamplingParams:

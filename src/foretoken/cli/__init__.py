@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence as Seq
 from importlib.util import find_spec
@@ -19,6 +20,8 @@ def main(arguments: Seq[str] | None = None) -> None:
             file=sys.stderr,
         )
         sys.exit(1)
-    from foretoken.cli.commands import app
-
+    try:
+        from foretoken.cli.commands import app
+    except KeyboardInterrupt:  # from here on `app` does the same
+        sys.exit(128 + signal.SIGINT)
     app(args=arguments)

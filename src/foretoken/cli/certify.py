@@ -84,11 +84,7 @@ def certify(
 
     Example: [bold]foretoken certify --method sps --draft-model mini-draft --quick[/bold]
     """
-    from foretoken.tuned import resolve_tuned
-
-    config = running.config(drafting)
-    if config is not None:
-        config = resolve_tuned(config)  # a file that may change; the record says what was checked
+    config = running.config(drafting)  # without "tuned", whose file may change meanwhile
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
     _check_choice(config, drafting.draft_model, everything, drafters)
@@ -97,6 +93,7 @@ def certify(
     plan = _plan(plain, prompt, cell, samples, first_tokens, quick, everything)
     trained, others = _trained(plain, drafters) if everything else [], drafters is None
     names = [Path(one["model"]).name for one in trained]
+    small = drafting.draft_model or options.BUNDLED_DRAFTS.get(model)
     methods = {"all": drafting.draft_model, "trained": names} if others else {"trained": names}
     given = [{"model": drafting.draft_model}, *trained] if everything else [config or {}]
     head = _head(plain, model, plan, methods if everything else config, given)
@@ -104,8 +101,10 @@ def certify(
     with TemporaryDirectory() as folder:
         if everything:
             store = _datastore(plain, prompt, folder) if others else ""
-            rest = _every_method(drafting.draft_model, store) if others else []
+            rest = _every_method(small, store) if others else []
             configs = [one for one in [*rest, *trained] if _can_serve(plain, one)]
+            if not configs:
+                raise ForetokenError("No method can serve this target, so nothing is checked.")
         else:
             configs = [config or _no_method()]
         for check in _run(plain, configs, plan, checks, not as_json):
@@ -148,10 +147,16 @@ def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
 
 
 def _can_serve(plain: LLM, config: dict[str, Any]) -> bool:
-    """Whether the target has the access levels that the method needs."""
-    from foretoken.config import build
+    """Whether the target can be served by a method; what it lacks is said on standard error."""
+    from foretoken.certify import with_method
 
-    return plain.engine.target.levels >= build(config).levels
+    try:
+        with_method(plain, config, 1).close()
+    except ForetokenError as error:
+        rule = f" by {config['verifier']}" if "verifier" in config else ""
+        output.note(f"Without {config['method']}{rule}: {error}")
+        return False
+    return True
 
 
 def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
@@ -170,22 +175,38 @@ def _trained(plain: LLM, folder: Path | None) -> list[dict[str, Any]]:
 
 def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any]]:
     """Every lossless row of the method table that needs no training, two of them composed, and
-    small-model chains under every other exact rule for them."""
+    small-model chains under every other exact rule for them; without a draft model those that need
+    one are left out, as standard error says."""
     from foretoken.config import COMBINERS, options_of
+    from foretoken.methods import METHODS, Need
+
+    rows = [row for row in METHODS.values() if row.lossless and not row.trained]
+    if draft_model is None:
+        small = [row.name for row in rows if Need.DRAFT_MODEL in row.needs]
+        named = ", ".join(small)
+        output.note(f"Without {named}: they draft with a small model; name one by --draft-model.")
+        rows = [row for row in rows if row.name not in small]
+    needed = {"model": draft_model, "datastore": datastore}
+    configs: list[dict[str, Any]] = [
+        {key: needed[key] for key in needed if needed[key] and key in options_of(row.name)}
+        | {"method": row.name}
+        for row in rows
+    ]
+    if draft_model is None:
+        return configs
+    chain = {"method": "sps", "model": draft_model}
+    configs += [{**chain, "method": f"pld{mark}sps"} for mark in COMBINERS]
+    return [*configs, *({**chain, "verifier": name} for name in _rules_of_chains())]
+
+
+def _rules_of_chains() -> list[str]:
+    """The exact rules for drawn chains, but for that of `sps`."""
     from foretoken.methods import METHODS
     from foretoken.registry import verifier_class, verifier_names
     from foretoken.tree import Kind
 
-    small = {"method": "sps", "model": draft_model or options.BUNDLED_DRAFTS["mini"]}
-    needed = {"model": small["model"], "datastore": datastore}
-    rows = [
-        {key: needed[key] for key in needed if key in options_of(row.name)} | {"method": row.name}
-        for row in METHODS.values()
-        if row.lossless and not row.trained
-    ]
-    rows += [{**small, "method": f"pld{mark}sps"} for mark in COMBINERS]
     rules = [name for name in verifier_names() if name != METHODS["sps"].verifier]
-    fitting = [
+    return [
         name
         for name in rules
         if (rule := verifier_class(name)).exact
@@ -193,7 +214,6 @@ def _every_method(draft_model: str | None, datastore: str) -> list[dict[str, Any
         and Kind.INDEPENDENT in rule.kinds
         and name != "optimal_transport"  # a reference for tiny vocabularies
     ]
-    return [*rows, *({**small, "verifier": name} for name in fitting)]
 
 
 def _plan(

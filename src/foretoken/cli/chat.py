@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,8 +67,10 @@ class _Conversation:
         self._start = [{"role": "system", "content": system}] if system else []
         self._history = list(self._start)
         self._seconds = 0.0
+        self._answered = self._failed = 0
 
     def run(self) -> None:
+        """Until the lines end. Exits with 1 where they come by a pipe and none was answered."""
         try:
             for line in _lines():
                 if line == "/quit":
@@ -84,6 +87,8 @@ class _Conversation:
             stats = self._llm.stats
             if stats.tokens:
                 _note(f"In all: {options.acceptance(stats, self._seconds)}")
+        if self._failed and not self._answered and not sys.stdin.isatty():
+            raise typer.Exit(1)
 
     def _turn(self, line: str) -> None:
         messages = [*self._history, {"role": "user", "content": line}]
@@ -91,7 +96,9 @@ class _Conversation:
             answer = self._answer(messages)
         except ForetokenError as error:
             _note(f"{error} ({_HELP})")
+            self._failed += 1
             return
+        self._answered += 1
         self._history = [*messages, {"role": "assistant", "content": answer}]
 
     def _answer(self, messages: list[dict[str, str]]) -> str:
@@ -126,7 +133,8 @@ def _lines() -> Iterator[str]:
         for line in sys.stdin:
             yield line.strip()
         return
-    import readline  # noqa: F401  (gives `input` its line editing)
+    with suppress(ImportError):  # which Windows lacks
+        import readline  # noqa: F401  (gives `input` its line editing)
 
     _note(f"{_HELP} {_KEYS}")
     while True:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from contextlib import suppress
 from typing import Any
 
 import typer
@@ -34,6 +36,8 @@ class _Commands(typer.core.TyperGroup):
                 raise
             if message:
                 note(f"foretoken: {message}")
+            if isinstance(error, OSError) and error.filename is None:
+                _silence()  # it may be standard output that takes no more
             sys.exit(getattr(error, "exit_code", 1))
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -45,7 +49,8 @@ def _sentence(error: Exception) -> str | None:
     if isinstance(error, ForetokenError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:  # of the system: a full disk, for one
-        return f"{error.filename or 'A file'} can't be read or written: {error.strerror}."
+        where = error.filename or "Standard output, or a file,"
+        return f"{where} can't be read or written: {error.strerror}."
     show = getattr(error, "format_message", None)  # wrong usage, as typer reports it
     if show is None:
         return None
@@ -58,8 +63,9 @@ def _sentence(error: Exception) -> str | None:
 
 
 def _silence() -> None:
-    """Nobody reads the output any more; keep the interpreter from complaining at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Standard output takes no more; keep the interpreter from complaining at exit."""
+    with suppress(io.UnsupportedOperation):  # it is no file of the system's
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(

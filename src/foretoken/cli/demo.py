@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 REAL = "smollm2-135m-instruct"
 _TOY, _ITS_SHAPE = "mini", "135m"
 _RACE = 160  # tokens
+_DRAFTED = 4  # tokens of a draft model's draft
 _PLAN = {"command": "demo"}
 """What tells the folder of a demo from one of a bench."""
 
@@ -46,7 +47,7 @@ def demo(
         ),
     ] = None,
     draft_model: options.DraftModel = None,
-    num_speculative_tokens: options.NumSpeculativeTokens = 4,
+    num_speculative_tokens: options.NumSpeculativeTokens = None,
     max_tokens: options.MaxTokens = 64,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most prompts of a task.")] = 10,
     seconds: Annotated[
@@ -81,12 +82,17 @@ def demo(
     from foretoken.bench.plan import Plan
 
     measuring.check_shapes([shape or measuring.AS_IT_IS])
-    target = _target() if model is None else _Target(model, draft_model)
+    target = _target() if model is None else _Target(model)
+    draft = draft_model or target.draft_model
+    if draft is None and num_speculative_tokens is not None:
+        raise ForetokenError(
+            "--num-speculative-tokens is of a draft model, and there is none; add --draft-model."
+        )
     now = now if model is not None else perf_counter()  # without what was fetched
     plan = Plan(
         model=target.model,
         name=target.model,
-        methods=_methods(draft_model or target.draft_model, num_speculative_tokens or 4),
+        methods=_methods(draft, num_speculative_tokens),
         dtype=running.dtype,
         max_tokens=max_tokens,
         seed=seed or 0,
@@ -156,11 +162,12 @@ def _clear(out: Path) -> None:
     write_json(plan, _PLAN)
 
 
-def _methods(draft_model: str | None, tokens: int) -> dict[str, dict[str, Any]]:
+def _methods(draft_model: str | None, tokens: int | None) -> dict[str, dict[str, Any]]:
     """The methods that are compared with plain decoding."""
     found: dict[str, dict[str, Any]] = {name: {"method": name} for name in ("pld", "suffix")}
     if draft_model is not None:
-        found["sps"] = {"method": "sps", "model": draft_model, "num_speculative_tokens": tokens}
+        length = _DRAFTED if tokens is None else tokens
+        found["sps"] = {"method": "sps", "model": draft_model, "num_speculative_tokens": length}
     return found
 
 

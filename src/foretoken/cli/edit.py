@@ -71,8 +71,8 @@ def edit(
     if not edited.complete:
         _refuse_incomplete(edited, place)
     elif place is not None:
-        if in_place and file.read_bytes() != content:
-            raise ForetokenError(f"{file} has changed meanwhile, so it wasn't written; try again.")
+        if in_place:
+            _check_kept(file, content, edited)
         _replace(place, edited.text)
 
 
@@ -83,8 +83,6 @@ def _destination(file: Path, in_place: bool, output: Path | None) -> Path | None
     place = file if in_place else output
     if place is None:
         return None
-    if place.is_dir():
-        raise ForetokenError(f"{place} is a folder; name a file.")
     check_writable(place.resolve())
     return place.resolve()
 
@@ -128,11 +126,28 @@ def _told(edited: Edited) -> str:
 
 def _refuse_incomplete(edited: Edited, place: Path | None) -> None:
     """Say that the end is missing; an error where the file was to be written."""
-    tokens = len(edited.output.token_ids)
-    told = f"The answer was cut off after {tokens} tokens, so the end of the file is missing"
+    told = f"The answer was cut off after {len(edited.output.token_ids)} tokens"
+    remedy = "raise --max-tokens"
+    if edited.output.outputs[0].finish_reason == "stop":  # where the model ends
+        told = "The answer ended before its block was closed"
+        remedy = "word the instruction otherwise, or sample with another seed"
+    told += ", so the end of the file is missing"
     if place is not None:
-        raise ForetokenError(f"{told} and {place} wasn't written; raise --max-tokens.")
-    note(f"{told}; raise --max-tokens.")
+        raise ForetokenError(f"{told} and {place} wasn't written; {remedy}.")
+    note(f"{told}; {remedy}.")
+
+
+def _check_kept(file: Path, content: bytes, edited: Edited) -> None:
+    """Raise `ForetokenError` where the file would be lost: it has changed meanwhile, or what would
+    take its place is no block and has nothing of it, as where a model says that it can't."""
+    if file.read_bytes() != content:
+        raise ForetokenError(f"{file} has changed meanwhile, so it wasn't written; try again.")
+    before, after = ({*map(str.strip, text.split("\n"))} for text in (edited.before, edited.text))
+    if before - {""} and "```" not in edited.output.text and not before & after - {""}:
+        raise ForetokenError(
+            f"The answer is no block and has no line of {file}, which wasn't written; word the "
+            "instruction otherwise, or write the answer elsewhere by --output."
+        )
 
 
 def _replace(place: Path, text: str) -> None:

@@ -50,14 +50,15 @@ def export(
     model[/bold]; a folder or GGUF file becomes a GGUF file, quantised: [bold]foretoken export model
     --to gguf --format Q4_0 --out model-q4_0.gguf[/bold]
     """
-    from safetensors.torch import load_file
-
     from foretoken.models import gguf
-    from foretoken.models.load import read_config as read_model
     from foretoken.trainable import formats
-    from foretoken.trainable.checkpoint import read_config
-    from foretoken.trainable.formats import launch, write
+    from foretoken.trainable.formats import write
 
+    if target is not None and to in ("gguf", "hf"):
+        raise ForetokenError(
+            "--target is of a drafter that another program loads beside it; leave it out with "
+            f"--to {to}."
+        )
     if to == "gguf":
         _to_gguf(drafter, out, format or "Q8_0")
         return
@@ -77,20 +78,34 @@ def export(
         return
     if formats.recognise(folder) is not None:
         raise ForetokenError(f"{drafter} is in another program's format already.")
+    line = _write(folder, drafter, target, to, out)
+    output.write(f"{out} · for {to}")
+    if line is not None:
+        output.write(line)
+
+
+def _write(folder: Path, drafter: str, target: str | None, to: str, out: Path) -> str | None:
+    """Write the drafter in a folder, and give the line that serves it, where there is one."""
+    from safetensors.torch import load_file
+
+    from foretoken.models.load import read_config as read_model
+    from foretoken.models.load import weights
+    from foretoken.recommender.elsewhere import their_name
+    from foretoken.trainable.checkpoint import read_config
+    from foretoken.trainable.formats import launch, write
+
     if "foretoken_method" in _json(folder):
         config = read_config(folder)
         made_for = _target(target or config.get("target_name"), config["target"], drafter)
         write.trained(config, load_file(folder / "model.safetensors"), made_for, to, out)
         shape = config["shape"]
         tokens = shape["unroll"] if "unroll" in shape else shape["block_size"] - 1
-        line = launch.command(to, config["foretoken_method"], out, made_for.name, tokens)
-    else:
-        read_model(folder)
-        write.model(folder, to, out)
-        line = launch.command(to, None, out, target or "TARGET", _DRAFTED)
-    output.write(f"{out} · for {to}")
-    if line is not None:
-        output.write(line)
+        return launch.command(to, config["foretoken_method"], out, made_for.name, tokens)
+    read_model(folder)
+    weights(folder)  # a folder without them is no model
+    write.model(folder, to, out)
+    named = their_name(target) if target else "TARGET"
+    return launch.command(to, None, out, named, _DRAFTED)
 
 
 def _to_gguf(model: str, out: Path, kind: str) -> None:
@@ -115,6 +130,7 @@ def _to_gguf(model: str, out: Path, kind: str) -> None:
 def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
     from foretoken.models.load import find, read_config
+    from foretoken.recommender.elsewhere import their_name
     from foretoken.trainable.checkpoint import Facts
     from foretoken.trainable.formats.write import Target
 
@@ -125,9 +141,8 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     text = config.get_text_config()
     this = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     Facts(**facts).check(this, drafter)
-    bundled = "/" not in name and not Path(name).exists()
     return Target(
-        str(folder) if bundled else name,
+        their_name(name),
         {**text.to_dict(), "architectures": config.architectures},
         lambda: _embedding(folder, text),
     )

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 def generate(
     *,
     prompt: Annotated[
-        str | None, typer.Argument(help="The prompt; '-' or nothing reads standard input.")
+        str | None,
+        typer.Argument(
+            help="The prompt; '-' or nothing reads standard input, but for its last line's end."
+        ),
     ] = None,
     model: options.Model = "mini",
     tokenizer: options.Tokenizer = None,
@@ -59,8 +62,8 @@ def generate(
 
     Example: [bold]foretoken generate "Tell me a joke." --method sps --draft-model mini-draft[/bold]
     """
-    text = sys.stdin.read() if prompt in (None, "-") else prompt
-    if not text or not text.strip():
+    text = _typed() if prompt is None or prompt == "-" else prompt
+    if not text.strip():
         raise ForetokenError("The prompt is empty; give one as an argument or on standard input.")
     config = running.config(drafting)
     params = sampling.params(
@@ -74,6 +77,11 @@ def generate(
     templated = has_chat_template(llm) if chat is None else chat
     asked: Any = [{"role": "user", "content": text}] if templated else text
     _run(llm, asked, params, as_json)
+
+
+def _typed() -> str:
+    """Standard input, as the prompt that `echo` was given: a line's end isn't a part of it."""
+    return sys.stdin.read().removesuffix("\n")
 
 
 def _run(llm: LLM, asked: Prompt | Messages, params: SamplingParams, as_json: bool) -> None:

@@ -200,7 +200,10 @@ class ModelOptions:
         return config or None
 
     def given_config(self) -> dict[str, Any]:
-        """What -sc holds. Raises `ForetokenError` where that is no JSON object."""
+        """What -sc holds, "tuned" replaced by the options of that name. Raises `ForetokenError`
+        where that is no JSON object."""
+        from foretoken.tuned import resolve_tuned
+
         if self.speculative_config is None:
             return {}
         try:
@@ -211,7 +214,7 @@ class ModelOptions:
             raise ForetokenError(
                 '--speculative-config must be a JSON object, e.g. \'{"method": "pld"}\'.'
             )
-        return config
+        return resolve_tuned(config)
 
 
 @dataclass(frozen=True)

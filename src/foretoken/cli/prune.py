@@ -45,6 +45,7 @@ def prune(
 
     from foretoken import LLM
     from foretoken.cli.train import conversations
+    from foretoken.files import check_writable
     from foretoken.models.hf import adapter
     from foretoken.models.load import find
     from foretoken.train import prune as pruning
@@ -52,6 +53,7 @@ def prune(
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
+    check_writable(out / "config.json")
     read = [each for name in data for each in conversations(name)]
     read = [read[i * len(read) // _TEXTS] for i in range(_TEXTS)] if len(read) > _TEXTS else read
     llm = LLM(model)

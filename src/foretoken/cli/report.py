@@ -42,6 +42,8 @@ def report(
 
     Example: [bold]foretoken report before after --fail-on-regression[/bold]
     """
+    if reference and as_json:
+        raise ForetokenError("--reference is of the pages, which --json doesn't make; give one.")
     if len(folders) == 1 and not fail_on_regression:
         _pages(folders[0], reference, as_json)
     elif len(folders) == 2 and not reference:
@@ -61,10 +63,10 @@ def _pages(folder: Path, reference: bool, as_json: bool) -> None:
     from foretoken.bench.report.reference import published
 
     results = read_folder(folder)
-    pages = write_pages(folder, results, reference=reference)
     if as_json:
         output.write_json(results)
         return
+    pages = write_pages(folder, results, reference=reference)
     console = output.console(width=100)
     terminal.show(console, results, None, published(results) if reference else None)
     console.print(f"\nReport: {pages[-1]}")
@@ -74,6 +76,11 @@ def _comparison(before: Path, after: Path, as_json: bool, fail_on_regression: bo
     from foretoken.bench.report.compare import compare
 
     comparison = compare(before, after)
+    if fail_on_regression and not comparison.changes:
+        raise ForetokenError(
+            f"{before} and {after} measured nothing alike, so nothing tells whether it is worse; "
+            "measure the same targets and methods."
+        )
     if as_json:
         output.write_json(comparison.data())
     else:
@@ -101,7 +108,9 @@ def _show(comparison: Comparison) -> None:
     for change in comparison.beyond:
         style = "red" if change.regression else ""
         console.print(Text(f"{change.sentence} on {change.where}", style))
-    if not comparison.beyond:
+    if not comparison.changes:
+        console.print("Nothing was measured in both.")
+    elif not comparison.beyond:
         console.print("No change beyond noise.")
     if comparison.changes:
         console.print()

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import os
+import ssl
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ import typer
 from foretoken.cli import options
 from foretoken.cli.output import note
 from foretoken.cli.replicas import ReplicaOptions
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, one_line, shown
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
@@ -182,6 +183,7 @@ def serve(
         allowed_origins=_origins(allowed_origins),
         allow_credentials=allow_credentials,
     )
+    secured = _secured(ssl_keyfile, ssl_certfile)
     opened = run.listening(host, port)
     config = running.config(drafting)
 
@@ -199,7 +201,7 @@ def serve(
         )
 
     placed = opened.getsockname()[1]
-    common = {"root_path": root_path, "ssl_keyfile": ssl_keyfile, "ssl_certfile": ssl_certfile}
+    common: dict[str, Any] = {"root_path": root_path, **secured}
     if replicas.replicas is not None:
         opened.close()  # Ray opens it again
         replicas.serve(
@@ -212,7 +214,7 @@ def serve(
         return
     llm = load(running.threads)()
     opened.listen()  # who has read the next line may connect
-    secure = "s" if ssl_certfile else ""
+    secure = "s" if secured else ""
     note(f"[{llm.method}] {model} at http{secure}://{host}:{placed}/v1")
     run.serve(
         application(AsyncLLM(llm), settings),
@@ -234,6 +236,24 @@ def _check_installed() -> None:
             f"A server needs {error.name}; pip install 'foretoken[serve]'."
         ) from error
     del prometheus_client, starlette, uvicorn
+
+
+def _secured(keyfile: Path | None, certfile: Path | None) -> dict[str, str]:
+    """The files for HTTPS, as replicas in other folders find them too; nothing without them. Raises
+    `ForetokenError`, before a model is loaded, where they can't be used."""
+    if certfile is None:
+        if keyfile is not None:
+            raise ForetokenError("--ssl-keyfile is of a certificate; add --ssl-certfile.")
+        return {}
+    key = keyfile or certfile  # one file may hold both
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, key)
+    except OSError as error:  # SSLError is one
+        raise ForetokenError(
+            f"--ssl-certfile {certfile} can't be used with the key in {key} ({one_line(error)}); "
+            "give a certificate and its key as PEM files."
+        ) from error
+    return {"ssl_keyfile": str(key.absolute()), "ssl_certfile": str(certfile.absolute())}
 
 
 def _tool_parser(enabled: bool, parser: str | None) -> str | None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from foretoken.control.curve import Curve
 
 _RATES, _COSTS, _WHAT = "Acceptance", "Costs", "What to predict"
+_NODES = 16
+_OF_A_ROOFLINE = {"bytes_per_parameter": 2.0, "kv_bytes_per_token": 0.0, "context": 0}
 _Number = TypeVar("_Number", int, float)
 
 
@@ -38,12 +40,7 @@ def simulate(
     ] = None,
     ranks: Annotated[
         str | None,
-        _option(
-            _RATES,
-            "--ranks",
-            help="For trees: how often the first, second … child of an "
-            "accepted node is the accepted one.",
-        ),
+        _option(_RATES, "--ranks", help="Of trees: how often child 1, 2 … is the accepted one."),
     ] = None,
     results: Annotated[
         Path | None,
@@ -98,7 +95,9 @@ def simulate(
         int | None,
         _option(_WHAT, "--draft-length", min=1, help="Drafted tokens; of a tree, its levels."),
     ] = None,
-    nodes: Annotated[int, _option(_WHAT, "--nodes", min=1, help="Of a tree.")] = 16,
+    nodes: Annotated[
+        int | None, _option(_WHAT, "--nodes", min=1, help=f"Of a tree; by default {_NODES}.")
+    ] = None,
     batch_sizes: Annotated[str, _option(_WHAT, "--batch-sizes", help="E.g. 1,4,16.")] = "1,4,16,64",
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object instead.")] = False,
 ) -> None:
@@ -185,6 +184,8 @@ class _Costs:
         line = (self.parameters, self.bandwidth_gb_s, self.tflops)
         if self.curve is not None and any(line):
             raise ForetokenError("Give --curve or the numbers of a roofline, and not both.")
+        if not any(line):
+            self._check_no_roofline()
         if self.curve is not None:
             entered = _curve(self.curve)
             return Machine(lambda batch, tokens: entered(tokens)), "entered curve"
@@ -210,6 +211,15 @@ class _Costs:
             f"{self.bytes_per_parameter:g} bytes, {self.bandwidth_gb_s:g} GB/s, "
             f"{self.tflops:g} TFLOP/s)"
         )
+
+    def _check_no_roofline(self) -> None:
+        """Raise `ForetokenError` for what costs of another kind would leave out."""
+        for name, default in _OF_A_ROOFLINE.items():
+            if vars(self)[name] != default:
+                raise ForetokenError(
+                    f"--{name.replace('_', '-')} is of a roofline; add --parameters, "
+                    "--bandwidth-gb-s and --tflops, or leave it out."
+                )
 
 
 def _measured(measured: Results | None, run: Run | None, temperature: float) -> tuple[Machine, str]:
@@ -247,7 +257,7 @@ class _Rates:
     ranks: str | None
     run: Run | None
     draft_length: int | None
-    nodes: int
+    nodes: int | None
 
     def predictions(self, machine: Machine, sizes: Seq[int]) -> tuple[Rows, str]:
         """A row for each batch size, and a phrase on where the rates come from."""
@@ -256,6 +266,8 @@ class _Rates:
                 "Give acceptance rates in one way: --acceptance for chains, --ranks for trees, or "
                 "--from with --method for those of a run."
             )
+        if self.nodes is not None and self.ranks is None:
+            raise ForetokenError("--nodes is of a tree; give --ranks with it, or leave it out.")
         if self.acceptance is not None:
             return self._chain(machine, sizes, self.acceptance), f"entered: {self.acceptance}"
         if self.ranks is not None:
@@ -265,32 +277,21 @@ class _Rates:
         return self._again(machine, sizes, self.run), about
 
     def _chain(self, machine: Machine, sizes: Seq[int], acceptance: str) -> Rows:
-        from foretoken.bench.measure import simulate
+        from foretoken.bench.measure.simulate import LONGEST, best_chain, chain_of_rates, predict
 
         length = self.draft_length or 4
         rates = _numbers(acceptance, float, "--acceptance")
-        chain = simulate.chain_of_rates(rates, max(length, simulate.LONGEST))
+        chain = chain_of_rates(rates, max(length, LONGEST))
         asked = chain.drafting(length)
-        return [
-            (
-                simulate.predict(asked, machine, size, length),
-                simulate.best_chain(chain, machine, size),
-            )
-            for size in sizes
-        ]
+        return [(predict(asked, machine, n, length), best_chain(chain, machine, n)) for n in sizes]
 
     def _tree(self, machine: Machine, sizes: Seq[int], ranks: str) -> Rows:
-        from foretoken.bench.measure import simulate
+        from foretoken.bench.measure.simulate import LONGEST, best_tree_for, predict, tree
 
         rates = _numbers(ranks, float, "--ranks")
-        asked, depth = simulate.tree(rates, self.nodes, self.draft_length or simulate.LONGEST)
-        return [
-            (
-                simulate.predict(asked, machine, size, depth),
-                simulate.best_tree_for(rates, machine, size),
-            )
-            for size in sizes
-        ]
+        asked, depth = tree(rates, self.nodes or _NODES, self.draft_length or LONGEST)
+        best = {n: best_tree_for(rates, machine, n) for n in sizes}
+        return [(predict(asked, machine, n, depth), best[n]) for n in sizes]
 
     def _again(self, machine: Machine, sizes: Seq[int], run: Run) -> Rows:
         """The run's drafts, or shorter ones; longer drafts were not measured."""

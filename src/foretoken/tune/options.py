@@ -220,12 +220,13 @@ class Tuner:
         return {**others, "model": self._draft}
 
     def _serve(self, llm: LLM) -> EngineStats:
-        """All prompts one by one, the drafter starting from nothing with each."""
+        """All prompts one by one, the drafter starting from nothing with each. Raises
+        `ForetokenError` for one that can't be answered, as one that the context hasn't room for."""
         llm.reset_stats()
         for prompt in self._prompts:
             if (shared := llm.engine.drafter.shared) is not None:
                 shared.reset()
-            llm.generate([prompt], self._params)
+            llm.generate([prompt], self._params, raise_on_error=True)
         return llm.stats
 
 

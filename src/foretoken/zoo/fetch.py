@@ -18,6 +18,7 @@ from typing import IO, Any
 
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import replacing, write_file
+from foretoken.models import gguf
 from foretoken.models.load import AGAIN, FILES, fetched
 from foretoken.progress import track
 
@@ -48,9 +49,15 @@ KNOWN = {
 
 def fetch(name: str, gguf_file: str | None = None) -> Path:
     """The place of a model on disk, fetched unless it is there: one of `KNOWN`, or a hub id's, and
-    of these all or a GGUF file. Raises `ForetokenError` where it can't be had whole."""
-    if name in KNOWN and gguf_file is None:
+    of these all or a GGUF file, which may be named at the id's end. Raises `ForetokenError` where
+    it can't be had whole."""
+    if name in KNOWN:
+        if gguf_file is not None:
+            raise ForetokenError(f"{name} is one GGUF file; leave --gguf-file out.")
         return _known(name, KNOWN[name])
+    if gguf_file is None and gguf.is_named(name) and name.count("/") > 1:
+        owner, repository, gguf_file = name.split("/", 2)
+        name = f"{owner}/{repository}"
     if name.count("/") != 1:
         raise ForetokenError(
             f"There is no model {shown(name)} to fetch; give {', '.join(KNOWN)}, or a hub id such "

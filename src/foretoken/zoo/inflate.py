@@ -317,10 +317,11 @@ def inflate(
     }
     with _whole_or_nothing(out):
         _write(work.tensors(), out, dtype, advance)
-        write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
         for pattern in TOKENIZER_FILES:
             for file in source.glob(pattern):
                 shutil.copy(file, out / file.name)
+        # The last, so that what a killed process leaves is no model.
+        write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
     return out
 
 

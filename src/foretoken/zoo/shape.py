@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from foretoken.errors import ForetokenError
+
 __all__ = ["SHAPES", "Shape", "parameters_read", "proportional"]
+
+_NUMBERS = (
+    "num_attention_heads",
+    "hidden_size",
+    "num_hidden_layers",
+    "intermediate_size",
+    "vocab_size",
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +37,14 @@ class Shape:
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> Shape:
-        """The shape that a Hugging Face config.json describes."""
+        """The shape that a Hugging Face config.json describes. Raises `ForetokenError` where it
+        isn't in Llama's words."""
+        missing = [name for name in _NUMBERS if type(config.get(name)) is not int]
+        if missing:
+            raise ForetokenError(
+                f"A config.json of a {config.get('model_type')} model has no {missing[0]}, as "
+                "Llama's has; give a model like Llama."
+            )
         heads = config["num_attention_heads"]
         return Shape(
             hidden=config["hidden_size"],
@@ -59,7 +76,8 @@ def proportional(draft: Mapping[str, Any], target: Mapping[str, Any], shape: Sha
     """A drafter's shape that reads the same share of `shape` as `draft` reads of `target`.
 
     `draft` and `target` are the contents of the two small models' config.json. Depth keeps its
-    ratio; then the width, in steps of 64, and the feed-forward width are chosen to fit.
+    ratio; then the width, in steps of 64, and the feed-forward width are chosen to fit. Raises
+    `ForetokenError` for a drafter that is wider than `shape`, or has more heads.
     """
     small, large = Shape.of(draft), Shape.of(target)
     wanted = parameters_read(shape) * parameters_read(small) / parameters_read(large)
@@ -78,4 +96,9 @@ def proportional(draft: Mapping[str, Any], target: Mapping[str, Any], shape: Sha
         # Among shapes that fit equally well, the one nearest the usual feed-forward ratio of 8/3.
         miss = abs(parameters_read(full) / wanted - 1)
         fits.append((round(miss, 1), abs(feed / hidden - 8 / 3), hidden, full))
+    if not fits:
+        raise ForetokenError(
+            f"A drafter of width {small.hidden} with {small.heads} heads has no room in a shape of "
+            f"width {shape.hidden}; give a larger shape, or a smaller drafter."
+        )
     return min(fits)[-1]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 import gguf_files
 from foretoken.bench.measure import perplexity
@@ -35,6 +36,20 @@ def test_a_text_that_no_tokenizer_reads() -> None:
     """As standard input gives it where its bytes are no UTF-8."""
     with pytest.raises(ForetokenError, match="half of a surrogate pair"):
         perplexity.cut("mini", "caf\udce9 au lait", 4, 4)
+
+
+def test_models_and_windows_that_give_no_number(tmp_path: Path) -> None:
+    """One that transformers' code runs, and windows beyond the context, where a perplexity says
+    nothing of the model."""
+    other = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=97))
+    other.save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(ForetokenError, match="gpt2 doesn't run natively, as its family 'gpt2'"):
+        list(perplexity.rows(str(tmp_path / "gpt2"), ["q4"], [[1, 2, 3]], lambda: None))
+    model = str(gguf_files.written(tmp_path / "a.gguf"))
+    longest = perplexity.load_model(model).max_length
+    windows = [[1] * longest, [1] * (longest + 1)]
+    with pytest.raises(ForetokenError, match=f"has {longest + 1} tokens and the context"):
+        list(perplexity.rows(model, ["q4"], windows, lambda: None))
 
 
 def test_the_interval_is_of_the_ratio() -> None:

@@ -13,6 +13,9 @@ def test_the_folder_is_the_one_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """FORETOKEN_DATA names it; one that does not exist is none."""
     monkeypatch.setenv(data.VARIABLE, str(tmp_path))
     assert data.folder() == tmp_path
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    monkeypatch.setenv(data.VARIABLE, f"~/{tmp_path.name}")  # as a file of variables has it
+    assert data.folder() == tmp_path
     monkeypatch.setenv(data.VARIABLE, str(tmp_path / "missing"))
     assert data.folder() is None
 

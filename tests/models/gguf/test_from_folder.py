@@ -117,3 +117,52 @@ def test_more_ends_than_a_file_can_name(tmp_path: Path) -> None:
     folder = stored_models.written(tmp_path / "model")
     with pytest.raises(ForetokenError, match=r"texts end at the tokens \[1, 2, 3, 4\]"):
         gguf.FolderSource(folder, read_config(folder), None, [1, 2, 3, 4])
+
+
+INCOMPLETE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "matrix": (
+        lambda folder: stored_models.change_tensors(
+            folder, lambda tensors: tensors.pop("model.layers.1.mlp.up_proj.weight")
+        ),
+        r"has no tensor 'model\.layers\.1\.mlp\.up_proj\.weight'",
+    ),
+    "embedding": (
+        lambda folder: stored_models.change_tensors(
+            folder, lambda tensors: tensors.pop("model.embed_tokens.weight")
+        ),
+        r"has no tensor 'model\.embed_tokens\.weight'",
+    ),
+    "layer": (
+        lambda folder: stored_models.change_config(folder, num_hidden_layers=3),
+        r"has no tensor 'model\.layers\.2\.",
+    ),
+    "layers beyond the last": (
+        lambda folder: stored_models.change_config(folder, num_hidden_layers=1),
+        "weights of layer 1",
+    ),
+    "shape": (
+        lambda folder: stored_models.change_config(folder, intermediate_size=128),
+        "has the shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INCOMPLETE)
+def test_an_incomplete_folder_is_refused(case: str, tmp_path: Path) -> None:
+    """As it is where it is loaded: a file would be as incomplete."""
+    change, message = INCOMPLETE[case]
+    change(folder := stored_models.written(tmp_path / "model"))
+    with pytest.raises(ForetokenError, match=message):
+        written(folder, tmp_path / "a.gguf")
+    assert not list(tmp_path.glob("*.gguf*"))
+
+
+@pytest.mark.parametrize("to", ["gguf", "hf"])
+def test_a_target_does_nothing_for_a_file(to: str, tmp_path: Path) -> None:
+    """It is of drafters, so it is refused and not left out."""
+    folder = stored_models.written(tmp_path / "model")
+    written(folder, file := tmp_path / "a.gguf")
+    asked = ["export", str(file), "--to", to, "--out", str(tmp_path / "b.gguf"), "--target", "mini"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 1 and "--target is of a drafter" in done.stderr, done.output
+    assert not (tmp_path / "b.gguf").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -365,3 +366,12 @@ def test_a_window_as_the_program_reads_it(
     trained("dflash, a window", tmp_path / "own", target, small)
     read = AutoConfig.from_pretrained(exported(tmp_path / "own", to, tmp_path / "out"))
     assert read.sliding_window == 6 and set(read.layer_types) == {"sliding_attention"}
+
+
+def test_a_model_without_its_weights(target: Path, tmp_path: Path) -> None:
+    """A folder that has none, or lacks a shard, is not written as a model."""
+    (folder := tmp_path / "bare").mkdir()
+    shutil.copy(target / "config.json", folder)
+    with pytest.raises(ForetokenError, match=r"holds no .*safetensors"):
+        exported(folder, "vllm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

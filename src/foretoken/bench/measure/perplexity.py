@@ -25,6 +25,7 @@ from foretoken.models import gguf
 from foretoken.models.feed import chain_feed
 from foretoken.models.load import find, load_model, load_tokenizer, read_config, weights
 from foretoken.models.model import CausalLM
+from foretoken.models.native import transformer
 from foretoken.models.native.backends import quantise
 from foretoken.models.native.build import build_native
 
@@ -72,8 +73,10 @@ def passes(backends: Sequence[str]) -> int:
 
 
 def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> Iterator[Row]:
-    """A row for each backend of `BACKENDS`. Raises `ForetokenError` for another, and for the blocks
-    of a checkpoint that has none."""
+    """A row for each backend of `BACKENDS`. Raises `ForetokenError` for another, for the blocks of
+    a checkpoint that has none, for a model that doesn't run natively, and for windows longer than
+    its context."""
+    _check_native(source)
     for backend in backends:
         if backend not in BACKENDS:
             raise ForetokenError(
@@ -85,7 +88,15 @@ def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> 
                 f"{source} is no GGUF file, so it has no blocks; give as backend "
                 f"{', '.join(quantise.BACKENDS)}."
             )
-    numbers = losses(load_model(source, device=_CPU, dtype="float32"), windows, done)
+    whole = load_model(source, device=_CPU, dtype="float32")
+    longest = max(map(len, windows))
+    if longest > whole.max_length:
+        raise ForetokenError(
+            f"A window has {longest} tokens and the context of {source} is {whole.max_length}; "
+            "give smaller windows."
+        )
+    numbers = losses(whole, windows, done)
+    del whole
     for backend in backends:
         exact = numbers if backend == STORED else losses(_float32(source, backend), windows, done)
         model = load_model(source, device=_CPU, backend=backend)
@@ -101,6 +112,21 @@ def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> 
             executed=perplexity(found),
             low=low,
             high=high,
+        )
+
+
+def _check_native(source: str) -> None:
+    """Raise `ForetokenError` for a model whose weights have no other formats here."""
+    place = find(source)
+    if not gguf.is_named(place):
+        reason = transformer.unsupported(read_config(place))
+    else:
+        own = gguf.is_read_here(place)
+        reason = None if own else "GGUF files of its family are read by transformers"
+    if reason is not None:
+        raise ForetokenError(
+            f"{source} doesn't run natively, as {reason}, so its weights have no formats to "
+            "compare; give a model that does."
         )
 
 

@@ -11,5 +11,5 @@ DEFAULT = Path("..", "shared", "data")
 
 def folder() -> Path | None:
     """The folder that FORETOKEN_DATA names, else ../shared/data; None if it doesn't exist."""
-    path = Path(os.environ.get(VARIABLE) or DEFAULT)
+    path = Path(os.path.expanduser(os.environ.get(VARIABLE) or DEFAULT))
     return path if path.is_dir() else None

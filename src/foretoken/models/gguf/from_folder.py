@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, shown
-from foretoken.models.checkpoint import Checkpoint
+from foretoken.models.checkpoint import Checkpoint, check_layers
 from foretoken.models.gguf import config, tokenizer, vocabulary
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS, Family
 from foretoken.models.gguf.reader import GGUFFile
-from foretoken.models.native import block
+from foretoken.models.native import block, check
 
 _TEXTS = (
     "The quick brown fox, 12345 dogs & naïve 東京 हिन्दी\n\n\tif x == 10:\r\n    y = 'don't'",
@@ -42,6 +42,7 @@ class FolderSource:
         self._config, self._words = model_config, words
         self.architecture, self._family = _family(model_config)
         self._stored = Checkpoint(folder)
+        _check_whole(self._stored, model_config)
         self._names: dict[str, str] = {}
         for name in self._stored.headers:
             self._names[self._written_name(name)] = name
@@ -113,6 +114,26 @@ class FolderSource:
                     "The tokenizer can't be written into a GGUF file: it would cut text in another "
                     "way; use llama.cpp's converter."
                 )
+
+
+def _check_whole(stored: Checkpoint, of: Any) -> None:
+    """Raise `ForetokenError` where tensors that the configuration calls for are missing, have
+    another shape, or belong to layers beyond its last: a file would have them so."""
+    missing = []
+    for name, shape in check.tensors(of, check.shape_of(of)).items():
+        try:
+            check.agrees(name, stored.header(name).shape, shape)
+        except KeyError:
+            missing.append(name)
+    ends = {check.EMBEDDING, check.HEAD}
+    if of.tie_word_embeddings and not ends <= {*missing}:  # one of them is both
+        missing = [name for name in missing if name not in ends]
+    check_layers(stored.headers, of.num_hidden_layers)
+    if missing:
+        raise ForetokenError(
+            f"{stored.folder} has no tensor {missing[0]!r}, which its configuration calls for; the "
+            "checkpoint is incomplete: fetch it again."
+        )
 
 
 def _family(of: Any) -> tuple[str, Family]:
