@@ -20,6 +20,7 @@ from foretoken.trainable.losses import (
     exponential,
     jsd,
     nll,
+    sibling_chances,
 )
 
 EVERY = sorted(DIVERGENCES)
@@ -104,6 +105,45 @@ def test_rejections_and_acceptances() -> None:
     """Total variation is the share that speculative sampling rejects."""
     drafter, target = logits(4, 9), logits(4, 9, seed=1)
     torch.testing.assert_close(DIVERGENCES["tv"](drafter, target), 1 - acceptance(drafter, target))
+
+
+def drawn_siblings(p: Tensor, q: Tensor, count: int) -> Tensor:
+    """[count, V] how often the first, the second … child is accepted and is each token, by going
+    through all that may be drawn and rejected before it."""
+    found = torch.zeros(count, len(p), dtype=p.dtype)
+
+    def draw(number: int, reached: Tensor, left: Tensor, residual: Tensor) -> None:
+        proposal = left / left.sum()
+        for token in range(len(p)):
+            if not proposal[token]:
+                continue
+            accepted = (residual[token] / proposal[token]).clamp(max=1)
+            found[number, token] += reached * proposal[token] * accepted
+            rejected = reached * proposal[token] * (1 - accepted)
+            if number + 1 < count and rejected > 0:
+                rest, more = left.clone(), (residual - proposal).clamp(min=0)
+                rest[token] = 0
+                draw(number + 1, rejected, rest, more / more.sum())
+
+    draw(0, torch.ones((), dtype=p.dtype), q, p)
+    return found
+
+
+def test_siblings_drawn_without_replacement() -> None:
+    """On average each has its chance, given the text's token, at a temperature; the first one's is
+    exact, and where the drafter's distribution has one token there is nothing to draw after it."""
+    drafter, target, heat, many = 2 * logits(5), 2 * logits(5, seed=1), 0.8, 20_000
+    p, q = ((x / heat).softmax(-1) for x in (target, drafter))
+    expected = drawn_siblings(p, q, 3) / p
+    random = torch.Generator().manual_seed(0)
+    for token in range(5):
+        rows = drafter.expand(many, 5), target.expand(many, 5), torch.tensor([token] * many)
+        found = sibling_chances(*rows, heat, 3, random)
+        torch.testing.assert_close(found.mean(0), expected[:, token], rtol=0.03, atol=0.003)
+        torch.testing.assert_close(found[:, 0], expected[0, token].expand(many))
+    one = torch.tensor([0.0, -torch.inf, -torch.inf])
+    found = sibling_chances(one[None], one.new_zeros(1, 3), torch.tensor([0]), 1.0, 3, random)
+    assert found.tolist() == [[1.0, 0.0, 0.0]]
 
 
 def test_forbidden_tokens_do_no_harm() -> None:
