@@ -135,6 +135,25 @@ def test_what_is_left_out(two_ends: LLM, caplog: pytest.LogCaptureFixture) -> No
     assert "1 answers are left out: the chat template writes them in another way" in caplog.text
 
 
+def test_a_conversation_that_the_template_refuses(
+    two_ends: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Mistral's does where roles don't alternate: it is left out; where all are, that is the
+    error."""
+    two_ends.tokenizer.chat_template = (  # type: ignore[union-attr]
+        "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}"
+        + TEMPLATE
+    )
+    greeted = [said("assistant", "Hello."), said("user", "a"), said("assistant", "b")]
+    turns = [said("user", "One"), said("assistant", "two")]
+    with caplog.at_level(logging.WARNING):
+        assert len(fixed(two_ends, [conversation(*greeted), conversation(*turns)], 512)) == 1
+    assert "1 conversations are left out, the first as: " in caplog.text
+    assert "user first" in caplog.text
+    with pytest.raises(ForetokenError, match="user first"):
+        fixed(two_ends, [conversation(*greeted)], 512)
+
+
 def test_raw_texts(two_ends: LLM) -> None:
     """Without a template, with the tokenizer's end; a prompt as the tokenizer begins it."""
     asked, answer = said("user", "One"), said("assistant", "two")
