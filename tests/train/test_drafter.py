@@ -7,7 +7,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, OPTConfig
+from transformers import (
+    BartConfig,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    OPTConfig,
+    T5Config,
+)
 
 from foretoken import ForetokenError
 from foretoken.drafters.medusa import Medusa
@@ -22,9 +29,11 @@ from foretoken.train.drafter import (
     with_layer_of,
 )
 from foretoken.train.job import Job
-from foretoken.train.recipe import read_recipe
+from foretoken.train.recipe import Recipe, read_recipe
+from foretoken.train.run import make
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.cross_attention import CrossAttentionModule
+from trainings import PROMPTS
 
 
 def test_methods_with_nothing_to_train() -> None:
@@ -108,6 +117,14 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+
+
+@pytest.mark.parametrize("kind", [T5Config, BartConfig])
+def test_targets_that_have_an_encoder(kind: Any, tmp_path: Path) -> None:
+    """Their prompts are sources: the answers to them are no texts with them at the beginning."""
+    kind().save_pretrained(tmp_path / "target")
+    with pytest.raises(ForetokenError, match="is an encoder–decoder.*recipes/seq2seq"):
+        make("medusa", str(tmp_path / "target"), PROMPTS, Recipe(), tmp_path / "out", show=False)
 
 
 def test_queries_that_meet_the_targets_keys() -> None:
