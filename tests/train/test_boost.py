@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -33,3 +34,22 @@ def test_a_pair(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     counted = lesson.weight[:, 1:] > 0
     assert torch.equal(weight[:, 1:][counted] == 0.25, right[counted] == 1)
     assert json.loads((tmp_path / "two" / "training.json").read_text())["after"]
+
+
+def test_what_several_know(checkpoints: tuple[Path, Path]) -> None:
+    """A token counts by the chance that all of them miss it, as far as that is from `known`; a
+    text's first token is predicted by none."""
+    lesson = random_lesson(checkpoints[0], 0.8)
+    lesson = dataclasses.replace(lesson, weight=torch.where(lesson.weight > 0, 1.0, 0.5))
+    models = [TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1])) for _ in range(2)]
+    with torch.no_grad():
+        for weight in models[1].parameters():
+            weight.mul_(0.9)
+        missed = [1 - model.token_acceptance(lesson) for model in models]
+    found = EarlierDrafters(models, 0.25).weigh(lesson)
+    assert 0 < missed[0][0, 5] < 1 and not torch.equal(*missed)
+    for row in range(2):
+        for place in range(40):
+            both = missed[0][row, place - 1] * missed[1][row, place - 1] if place else 1.0
+            expected = lesson.weight[row, place] * (0.25 + 0.75 * both)
+            assert float(found[row, place]) == pytest.approx(float(expected), rel=1e-5)
