@@ -96,6 +96,21 @@ def test_a_prompt_that_cannot_be_written(
         assert len(list(out.iterdir())) == len(block) // 4
 
 
+def test_prompts_that_are_too_long(
+    checkpoints: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their number is told, also where the answers to the others are read."""
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)
+    lengths = [len(prompt_ids(llm, each, each.messages)) for each in PROMPTS]
+    talk = dataclasses.replace(PROMPTS[lengths.index(max(lengths))], later=("and then",))
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            write(llm, [*PROMPTS, talk], tmp_path, params, max(lengths) - 1, show=False)
+        missing = lengths.count(max(lengths)) + 2
+        assert f"{missing} of {len(PROMPTS) + 2} turns have no answer" in caplog.text
+
+
 def test_answers_of_another_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Of the same shape: refused where the folder says whose it has, as earlier ones don't."""
     llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from foretoken.train.drafter import (
     with_layer_of,
 )
 from foretoken.train.job import Job
+from foretoken.train.joint import JointTraining
 from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make
 from foretoken.trainable.checkpoint import Facts
@@ -48,6 +50,31 @@ def test_only_small_models_learn_after_others(tmp_path: Path) -> None:
     job = Job("medusa", "no-such-model", [], read_recipe("medusa"), tmp_path, after=["one"])
     with pytest.raises(ForetokenError, match="use method 'sps' with after"):
         DrafterTraining.check(job)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "has"),
+    [
+        *(
+            (method, {"dynamic": 0.5}, method in ("medusa", "hydra", "mtp", "eagle", "eagle3"))
+            for method in ("medusa", "hydra", "mtp", "eagle", "eagle3", "dflash", "peagle", "sps")
+        ),
+        ("kangaroo", {"dynamic": 0.5}, False),
+        ("medusa2", {"dynamic": 0.5}, True),
+        ("eagle", {"objective": {"kl_div": 1.0, "feature": 0.1}}, True),
+        ("eagle3", {"objective": {"kl_div": 1.0, "feature": 0.1}}, False),
+        ("medusa2", {"objective": {"kl_div": 1.0, "feature": 0.1}}, False),
+        ("dflash", {"objective": {"kl_div": 1.0, "feature": 0.0}}, True),
+    ],
+)
+def test_what_a_loss_would_leave_out(
+    method: str, changes: dict[str, Any], has: bool, tmp_path: Path
+) -> None:
+    """Is refused before anything is loaded."""
+    job = Job(method, "mini", [], read_recipe(method, changes), tmp_path)
+    kind: Any = JointTraining if method == "medusa2" else DrafterTraining
+    with nullcontext() if has else pytest.raises(ForetokenError, match="has no such part"):
+        kind.check(job)
 
 
 def test_training_measures_the_papers_tree() -> None:

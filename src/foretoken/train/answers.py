@@ -65,7 +65,17 @@ def write(
         raise ForetokenError(
             f"None of the {len(prompted)} prompts has {longest} tokens or fewer; give shorter ones."
         )
-    return Records.joined(parts)
+    written = Records.joined(parts)
+    asked = sum(1 + len(each.later) for each in prompted)
+    if len(written) < asked and processes.is_first():
+        _log.warning(
+            "%d of %d turns have no answer: what is before them has more than %d tokens, or is none "
+            "that could be written or answered",
+            asked - len(written),
+            asked,
+            longest,
+        )
+    return written
 
 
 def _said(conversation: Conversation) -> list[Any]:

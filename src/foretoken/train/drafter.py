@@ -147,6 +147,7 @@ class DrafterTraining:
             raise ForetokenError(
                 "Only small models learn after others; use method 'sps' with after."
             )
+        module.check_objective(job.recipe.goal)
 
     @property
     def weigh(self) -> Callable[[Lesson], Tensor] | None:

@@ -21,7 +21,7 @@ from foretoken.errors.values import typed
 from foretoken.files import read_json, write_file
 from foretoken.trainable import formats
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective
+from foretoken.trainable.losses import FEATURE, Objective
 
 _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
 _COUNTS = ("num_layers", "num_heads")  # of the parts that a module is built of, one by one
@@ -75,6 +75,10 @@ class Trained(nn.Module):
     """Whether it has decoder layers that a training makes like the target's."""
     target_rotary: ClassVar[bool] = False
     """Whether its queries meet the target's keys, and so have to be rotated as these are."""
+    by_reach: ClassVar[bool] = False
+    """Whether its loss can weigh places by the chance that a draft reaches them."""
+    by_feature: ClassVar[bool] = False
+    """Whether its loss can have the distance from the target's next state."""
 
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()
@@ -91,6 +95,18 @@ class Trained(nn.Module):
 
     def copy_from(self, target: VocabularyLayers) -> None:
         """Copy the weights that begin as the target's."""
+
+    @classmethod
+    def check_objective(cls, objective: Objective) -> None:
+        """Raises `ForetokenError` for what its loss would leave out."""
+        asked = {"dynamic": objective.dynamic, FEATURE: objective.weights.get(FEATURE, 0.0)}
+        has = {"dynamic": cls.by_reach, FEATURE: cls.by_feature}
+        for name, value in asked.items():
+            if value and not has[name]:
+                raise ForetokenError(
+                    f"{name} is {value:g}, and the loss of {cls.method!r} has no such part; leave "
+                    "it out."
+                )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Its parameters as an optimiser's groups; factor: of a group's learning rate."""

@@ -33,6 +33,7 @@ class FeatureModule(Trained):
     layer_shape: LayerShape
     decoder_layers: ClassVar[int] = 1
     like_target = True
+    by_reach = True
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's normed last states."""
