@@ -86,6 +86,19 @@ def test_every_turn_of_the_assistant(two_ends: LLM) -> None:
         assert records.answer(i) == [*ids(two_ends, turns[at]["content"]), *end]
 
 
+def test_turns_that_are_not_to_be_learned(two_ends: LLM) -> None:
+    """Of weight 0, as OpenAI's files have it; they are read before the others."""
+    turns = [
+        said("user", "One"),
+        said("assistant", "two", weight=0),
+        said("user", "three"),
+        said("assistant", "four", weight=1),
+    ]
+    records = fixed(two_ends, [spelled({"messages": turns})], 512)
+    assert len(records) == 1 and records.prompt(0) == two_ends.chat_prompt(turns[:3])
+    assert records.answer(0) == ids(two_ends, "four<|im_end|>")
+
+
 def test_calls_of_tools(two_ends: LLM) -> None:
     """As the template writes them, to the turn's end; what the tool says is read."""
     call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])

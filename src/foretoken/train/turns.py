@@ -62,11 +62,13 @@ def _answers(
     llm: LLM, conversation: Conversation, end: Seq[int]
 ) -> list[tuple[list[int], list[int] | None]]:
     """What is read before each turn of the assistant, and that turn; None for one that can't be
-    written. An assistant that speaks first is a template's greeting, and no answer."""
+    written. An assistant that speaks first is a template's greeting, and no answer; nor is a turn
+    of weight 0, as files for OpenAI's fine-tuning have it."""
     found = []
     turns = conversation.whole
     for i, turn in enumerate(turns):
-        if turn["role"] == ASSISTANT and (conversation.raw or _asked(turns[:i])):
+        learned = turn["role"] == ASSISTANT and turn.get("weight", 1) != 0
+        if learned and (conversation.raw or _asked(turns[:i])):
             prompt = prompt_ids(llm, conversation, turns[:i])
             answer = _answer(llm, conversation, turns[: i + 1], end, prompt)
             found.append((prompt, answer))
@@ -82,7 +84,7 @@ def _answer(
 ) -> list[int] | None:
     """The last of the turns, as its model would write it after the prompt. What is more than a text
     (calls of tools, reasoning) is what the template writes after the beginning of an answer."""
-    if turns[-1].keys() <= {"role", "content"}:
+    if turns[-1].keys() <= {"role", "content", "weight"}:
         ids = _said(llm, conversation, turns, prompt)
         return ids if end and ids[-1:] == [*end] else [*ids, *end]
     options = tool_options(llm.tokenizer, conversation.tools)
