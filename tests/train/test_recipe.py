@@ -50,7 +50,7 @@ def test_numbers_as_people_write_them() -> None:
         ({"own_texts": 0}, "own_texts is 0; it must be at least 1"),
         ({"own_every": -1}, "own_every is -1"),
         ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1"),
-        ({"distinct": 2}, "distinct is 2.0; it must be from 0 to 1"),
+        ({"distinct": -1}, "distinct is -1.0"),
         ({"warmup": 5}, "warmup is 5.0; it must be from 0 to 1"),
         ({"betas": [0.9, 1]}, "betas from 0 to below 1"),
         ({"betas": 0.9}, "betas is 0.9; it must be a list of numbers"),

@@ -33,7 +33,7 @@ _COUNTS = (
     "max_tokens",
     "own_texts",
 )
-_SHARES = ("warmup", "floor", "known", "distinct")
+_SHARES = ("warmup", "floor", "known")
 _NOT_NEGATIVE = (
     "matrix_lr",
     "weight_decay",
@@ -42,6 +42,7 @@ _NOT_NEGATIVE = (
     "temperature",
     "own_every",
     "own_temperature",
+    "distinct",
 )
 _EXPONENT = re.compile(r"[+-]?\d+\.?\d*[eE][+-]?\d+")  # a number that YAML takes for a text
 
