@@ -15,6 +15,7 @@ from foretoken.trainable.losses import (
     Objective,
     acceptance,
     chance_to_reach,
+    chances_in_turn,
     chunked,
     divergence,
     exponential,
@@ -144,6 +145,25 @@ def test_siblings_drawn_without_replacement() -> None:
     one = torch.tensor([0.0, -torch.inf, -torch.inf])
     found = sibling_chances(one[None], one.new_zeros(1, 3), torch.tensor([0]), 1.0, 3, random)
     assert found.tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_drafts_of_several_in_turn() -> None:
+    """By going through all that the first may draw; together they accept no more than the target
+    writes."""
+    heat, target = 0.8, logits(5)
+    drafters = [2 * logits(5, seed=1), logits(5, seed=2)]
+    p, one, two = ((x / heat).softmax(-1) for x in (target, *drafters))
+    found = torch.stack(
+        [chances_in_turn(drafters, target, torch.tensor(token), heat) for token in range(5)]
+    )
+    first = torch.minimum(p, one)
+    rest = (p - one).clamp(min=0)
+    second = torch.zeros(5, dtype=p.dtype)
+    for token in range(5):  # rejected
+        rejected = one[token] * (1 - (p[token] / one[token]).clamp(max=1))
+        second += rejected * torch.minimum(rest / rest.sum(), two)
+    torch.testing.assert_close(found, torch.stack((first, second), 1) / p[:, None])
+    assert (found.sum(1) <= 1 + 1e-9).all() and (found[:, 1] > 0).any()
 
 
 def test_forbidden_tokens_do_no_harm() -> None:

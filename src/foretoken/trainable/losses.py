@@ -126,6 +126,23 @@ def sibling_chances(
     return torch.cat(chances, -1)
 
 
+def chances_in_turn(
+    drafters: Seq[Tensor], target: Tensor, tokens: Tensor, temperature: float
+) -> Tensor:
+    """[..., K] the same for children of which each of K drafters has drawn one from its own logits:
+    what is rejected changes nothing for those after it."""
+    residual, own = (target / temperature).softmax(-1), tokens[..., None]
+    written, reached = residual.gather(-1, own).clamp(min=_TINY), torch.ones_like(residual[..., :1])
+    chances = []
+    for logits in drafters:
+        proposal = (logits / temperature).softmax(-1)
+        chances.append(reached * torch.minimum(residual, proposal).gather(-1, own) / written)
+        residual = (residual - proposal).clamp(min=0)
+        owed = residual.sum(-1, keepdim=True)
+        reached, residual = reached * owed, residual / owed.clamp(min=_TINY)
+    return torch.cat(chances, -1)
+
+
 def nla(drafter: Tensor, target: Tensor) -> Tensor:
     """-log of the chance of acceptance."""
     return -acceptance(drafter, target).clamp(min=1e-12).log()
