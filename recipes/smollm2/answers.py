@@ -1,8 +1,9 @@
 """Writes the answers that the trainings of SmolLM2's drafters share, or reads on where it stopped.
 
-    python recipes/smollm2/answers.py --target model.gguf --data prompts.jsonl --out FOLDER [rows=4 …]
+    python recipes/smollm2/answers.py --target model.gguf --data prompts.jsonl --out FOLDER
 
-FOLDER is that of one of the trainings: what it would write first is all that is written.
+FOLDER is that of one of the trainings: what it would write first is all that is written. Settings
+of the recipes that were changed follow, NAME=VALUE.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ def main() -> None:
 
 
 def all_of(given: argparse.Namespace) -> None:
-    """Every training that is asked for and isn't finished. Where one fails, those that haven't begun
-    don't begin."""
+    """Every training that is asked for and isn't finished. Where one fails, those that haven't
+    begun don't begin."""
     left = [name for name in (*HEADS, *DRAFTS) if name in given.only and not finished(name, given)]
     lines = [[name] for name in left if name in HEADS]
     lines.append([name for name in left if name in DRAFTS])

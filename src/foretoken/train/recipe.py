@@ -157,7 +157,7 @@ def _recipe(settings: Mapping[str, Any]) -> Recipe:
 
 
 def _value(value: Any) -> Any:
-    """With 5e-4 as the number that YAML takes only 5.0e-4 for, also inside of lists and mappings."""
+    """With 5e-4 as the number that YAML takes only 5.0e-4 for, also within lists and mappings."""
     if isinstance(value, Mapping):
         return {key: _value(part) for key, part in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,8 @@
 """Draft trees given by token ranks: their acceptance along a text, and the best tree of n nodes.
 
 A path names at each level the rank of a token in the drafter's distribution: (0, 2) is the third
-likeliest token after the likeliest; where siblings are drawn, the third after the first. Source: Cai et al. 2024 (Medusa), section 2.3.3 and appendix C.
+likeliest token after the likeliest; where siblings are drawn, the third after the first. Source:
+Cai et al. 2024 (Medusa), section 2.3.3 and appendix C.
 
 Legend: B rows, T places, H levels or heads, K siblings, R roots.
 """
@@ -52,8 +53,8 @@ def drawn_tree_acceptance(chances: Tensor, max_nodes: Tensor, paths: Seq[Seq[int
     drawn one after the other; chances: [B, T, H, K] that the text's token is accepted as the first,
     the second … of them; only the tree's first `max_nodes` [B, T] nodes are drafted."""
     levels = chances.new_zeros(*max_nodes.shape, max(map(len, paths), default=0))
-    reached = {(): torch.ones_like(chances[..., 0, 0])}
-    for place, path in enumerate(map(tuple, paths)):
+    reached: dict[tuple[int, ...], Tensor] = {(): torch.ones_like(chances[..., 0, 0])}
+    for place, path in enumerate(tuple(path) for path in paths):
         own = chances[:, :, len(path) - 1, path[-1]] * (place < max_nodes)
         reached[path] = reached[path[:-1]] * own
         levels[:, :, len(path) - 1] += reached[path]
