@@ -69,8 +69,8 @@ def write(
     asked = sum(1 + len(each.later) for each in prompted)
     if len(written) < asked and processes.is_first():
         _log.warning(
-            "%d of %d turns have no answer: what is before them has more than %d tokens, or can't be "
-            "written or answered",
+            "%d of %d turns have no answer: what is before them has more than %d tokens, or can't "
+            "be written or answered",
             asked - len(written),
             asked,
             longest,

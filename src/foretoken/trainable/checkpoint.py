@@ -26,6 +26,8 @@ from foretoken.trainable.losses import FEATURE, Objective
 _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
 _COUNTS = ("num_layers", "num_heads")  # of the parts that a module is built of, one by one
 _MOST_PARTS = 1024
+_NEEDED = ("num_heads", "unroll", "blocks", "anchors", "num_tokens", "draft_vocab_size")
+"""Numbers of which 0 would leave nothing to draft with, or to learn from."""
 
 
 @dataclass(frozen=True)
@@ -240,12 +242,18 @@ class Trained(nn.Module):
 
 
 def _check_counts(shape: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for more parts than can be built."""
+    """Raises `ValueError` for more parts than can be built, and for none where some are needed."""
     for name in _COUNTS:
         count = shape.get(name, 1)
         if type(count) is not int or not 0 <= count <= _MOST_PARTS:
             raise ValueError(
                 f"{name} is {shown(count)}, and it must be a whole number, {_MOST_PARTS} at most"
+            )
+    for name in _NEEDED:
+        count = shape.get(name)
+        if count is not None and (type(count) is not int or count < 1):
+            raise ValueError(
+                f"{name} is {shown(count)}, and it must be a whole number, at least 1"
             )
 
 
