@@ -87,7 +87,7 @@ def _texts_of(llm: LLM, job: Job, name: str) -> Records:
 
 
 def _known(records: Records, vocab_size: int) -> Records:
-    """The records without tokens that the tokenizer has and the model doesn't; the log says how many
+    """The records without tokens that the tokenizer has and the model lacks; the log says how many
     are left out."""
     if not len(records):
         return records
