@@ -18,6 +18,7 @@ from foretoken.trainable.losses import (
     chances_in_turn,
     chunked,
     divergence,
+    drawn_chance,
     exponential,
     jsd,
     nll,
@@ -145,6 +146,20 @@ def test_siblings_drawn_without_replacement() -> None:
     one = torch.tensor([0.0, -torch.inf, -torch.inf])
     found = sibling_chances(one[None], one.new_zeros(1, 3), torch.tensor([0]), 1.0, 3, random)
     assert found.tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_chances_of_a_target_in_half_precision() -> None:
+    """They are what its logits say, and not what a distribution in that precision does."""
+    drafter, target = (5 * logits(40, 64, seed=seed).bfloat16() for seed in (0, 1))
+    tokens, heat = target.argmin(-1), 0.7
+    wide = drafter.float(), target.float()
+    found = drawn_chance(drafter, target, tokens, heat)
+    torch.testing.assert_close(found, drawn_chance(*wide, tokens, heat), rtol=0, atol=0)
+    in_turn = chances_in_turn([drafter], target, tokens, heat)[:, 0]
+    torch.testing.assert_close(in_turn, found, rtol=1e-4, atol=1e-6)
+    random = torch.Generator().manual_seed(0)
+    first = sibling_chances(drafter, target, tokens, heat, 2, random)[:, 0]
+    torch.testing.assert_close(first, found, rtol=1e-4, atol=1e-6)
 
 
 def test_drafts_of_several_in_turn() -> None:

@@ -33,8 +33,16 @@ _TINY = 1e-30  # in place of a sum that is 0
 
 
 def _log(logits: Tensor) -> Tensor:
-    wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
-    return logits.log_softmax(-1, dtype=wide)
+    return logits.log_softmax(-1, dtype=_wide(logits))
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return logits.dtype if logits.dtype == torch.float64 else torch.float32
+
+
+def _at(temperature: float, logits: Tensor) -> Tensor:
+    """The distribution that is sampled from."""
+    return (logits.to(_wide(logits)) / temperature).softmax(-1)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
@@ -87,7 +95,7 @@ def acceptance(drafter: Tensor, target: Tensor) -> Tensor:
 def drawn_chance(drafter: Tensor, target: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     """[...] the chance that a token drawn from the drafter's logits is accepted and is the text's,
     tokens [...], which was drawn from the target's: min(1, q / p)."""
-    q, p = ((logits / temperature).log_softmax(-1) for logits in (drafter, target))
+    q, p = (_log(logits.to(_wide(logits)) / temperature) for logits in (drafter, target))
     return (q - p).gather(-1, tokens[..., None])[..., 0].clamp(max=0).exp()
 
 
@@ -106,7 +114,7 @@ def sibling_chances(
     of those after it, so that it is drawn, by `random`, and the second and later ones are right on
     average.
     """
-    left, residual = ((logits / temperature).softmax(-1) for logits in (drafter, target))
+    left, residual = (_at(temperature, logits) for logits in (drafter, target))
     own = tokens[..., None]
     written, reached = residual.gather(-1, own).clamp(min=_TINY), torch.ones_like(residual[..., :1])
     chances = []
@@ -131,11 +139,11 @@ def chances_in_turn(
 ) -> Tensor:
     """[..., K] the same for children of which each of K drafters has drawn one from its own logits:
     what is rejected changes nothing for those after it."""
-    residual, own = (target / temperature).softmax(-1), tokens[..., None]
+    residual, own = _at(temperature, target), tokens[..., None]
     written, reached = residual.gather(-1, own).clamp(min=_TINY), torch.ones_like(residual[..., :1])
     chances = []
     for logits in drafters:
-        proposal = (logits / temperature).softmax(-1)
+        proposal = _at(temperature, logits)
         chances.append(reached * torch.minimum(residual, proposal).gather(-1, own) / written)
         residual = (residual - proposal).clamp(min=0)
         owed = residual.sum(-1, keepdim=True)
