@@ -151,7 +151,7 @@ def test_siblings_drawn_without_replacement() -> None:
 def test_chances_of_a_target_in_half_precision() -> None:
     """They are what its logits say, and not what a distribution in that precision does."""
     drafter, target = (5 * logits(40, 64, seed=seed).bfloat16() for seed in (0, 1))
-    tokens, heat = target.argmin(-1), 0.7
+    tokens, heat = target.argmax(-1), 0.7
     wide = drafter.float(), target.float()
     found = drawn_chance(drafter, target, tokens, heat)
     torch.testing.assert_close(found, drawn_chance(*wide, tokens, heat), rtol=0, atol=0)
