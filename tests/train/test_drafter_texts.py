@@ -99,7 +99,7 @@ def test_prompts_that_it_cannot_answer(
     assert len(found) == 1 and found.answer(0) == [3]
     assert "1 of 2 prompts, which the drafter can't answer, are left out" in caplog.text
     answered[1] = answered[0]
-    with pytest.raises(ForetokenError, match="can't answer a prompt.*It is too long"):
+    with pytest.raises(ForetokenError, match=r"can't answer a prompt.*It is too long"):
         DrafterTexts(module, *given)(4)
 
 

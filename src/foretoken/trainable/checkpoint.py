@@ -252,9 +252,7 @@ def _check_counts(shape: Mapping[str, Any]) -> None:
     for name in _NEEDED:
         count = shape.get(name)
         if count is not None and (type(count) is not int or count < 1):
-            raise ValueError(
-                f"{name} is {shown(count)}, and it must be a whole number, at least 1"
-            )
+            raise ValueError(f"{name} is {shown(count)}, and it must be a whole number, at least 1")
 
 
 def _stored_shapes(file: Path) -> dict[str, list[int]]:

@@ -141,9 +141,7 @@ def chances_at_roots(lesson: Lesson, states: Tensor, logits: Scores) -> Tensor:
     return _at_roots(lesson, states, logits, chance, states.new_zeros(states.shape[:3]))
 
 
-def sibling_chances_at_roots(
-    lesson: Lesson, states: Tensor, logits: Scores, count: int
-) -> Tensor:
+def sibling_chances_at_roots(lesson: Lesson, states: Tensor, logits: Scores, count: int) -> Tensor:
     """[B, T, H, count] the same of each of `count` siblings that are drawn there without
     replacement, right on average. The same lesson has the same numbers."""
     random = torch.Generator(states.device).manual_seed(0)

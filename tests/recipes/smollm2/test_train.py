@@ -107,8 +107,8 @@ def test_the_answers_are_the_trainings_own(
 ) -> None:
     """What a training of these settings would write first: it reads them."""
     import answers
-    import train
 
+    import train
     from foretoken.train import answers as writing
     from foretoken.train.data import read_conversations
     from foretoken.train.recipe import read_recipe
