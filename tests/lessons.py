@@ -148,8 +148,11 @@ def check_estimate(
     return total
 
 
-def check_expectation(drafter: Any, module: Any, target: CausalLM, rule: Verifier) -> None:
-    """What is expected along sampled texts is what serving others accepts, up to chance."""
+def check_expectation(
+    drafter: Any, module: Any, target: CausalLM, rule: Verifier, estimator: Any = None
+) -> None:
+    """What is expected along sampled texts is what serving others accepts, up to chance. estimator:
+    what has the drafter's `acceptance`, where that isn't the drafter."""
     asked, heat = PROMPTS * 20, 0.8
 
     def sampled(first: int) -> list[SamplingParams]:
@@ -159,7 +162,7 @@ def check_expectation(drafter: Any, module: Any, target: CausalLM, rule: Verifie
     plain = serve(target, Nothing(), TargetOnly(), asked, sampled(0))
     pairs = [(p, o.token_ids) for p, o in zip(asked, plain, strict=True)]
     records = Records.of(pairs, LIMIT, target.vocab_size)
-    expected = estimated(drafter, module, target, records, heat)
+    expected = estimated(estimator or drafter, module, target, records, heat)
     served = [output.stats for output in serve(target, drafter, rule, asked, sampled(10_000))]
     assert expected.tokens == sum(one.tokens for one in served) == len(asked) * LIMIT
     assert expected.steps == pytest.approx(sum(one.passes for one in served), rel=0.06)

@@ -9,6 +9,7 @@ from prefix_mutants import GOING_ON, PREDICTING
 from ralm_mutants import RETRIEVAL
 from recommender_mutants import RECOMMENDING
 from seq2seq_mutants import READING_SOURCES
+from training_mutants import LEARNING
 
 DRAWS, ENGINE = "foretoken.draws:KeyedDraws", "foretoken.engine.engine:Engine"
 MERGED, CACHE = "foretoken.drafters.merged:Merged", "foretoken.models.cache:KVCache"
@@ -452,6 +453,7 @@ MUTANTS = {
     **PREDICTING,
     **RETRIEVAL,
     **MASKING,
+    **LEARNING,
 }
 
 BY_TEST: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ from foretoken.trainable import feature_layer
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import PROMPTS, check_estimate, late, seeded
+from lessons import PROMPTS, check_estimate, check_expectation, late, seeded
 
 
 @pytest.mark.parametrize("tree", [TREE, ((0,), (0, 0), (0, 0, 0)), ((0,), (1,), (1, 0))])
@@ -22,6 +22,12 @@ def test_the_estimate_is_what_is_served(small: Pair, records: Records, tree: Any
     """Each step's acceptance, the drafter's own states along the text included."""
     module = seeded(EagleModule, small)
     check_estimate(Eagle(module, tree=tree), module, small.target, records, MultiCandidate())
+
+
+def test_the_expectation_of_drawn_trees(small: Pair) -> None:
+    """Above temperature 0, where siblings are drawn without replacement."""
+    module = seeded(EagleModule, small)
+    check_expectation(Eagle(module), module, small.target, MultiCandidate())
 
 
 def test_states_that_wait_are_bounded(small: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,8 +44,10 @@ def test_the_estimate_is_what_is_served(
     assert total.acceptance_length > 1.2
 
 
-def test_the_expectation_of_drawn_chains(small: Pair, trained: MtpModule) -> None:
-    check_expectation(Mtp(trained), trained, small.target, MultiCandidate())
+@pytest.mark.parametrize("tree", [(), ((0,), (1,), (2,), (0, 0), (0, 1), (1, 0))])
+def test_the_expectation_of_what_is_drawn(small: Pair, trained: MtpModule, tree: Any) -> None:
+    """A chain, and a tree whose siblings are drawn without replacement."""
+    check_expectation(Mtp(trained, tree=tree), trained, small.target, MultiCandidate())
 
 
 def test_what_the_layer_reads(small: Pair, records: Records) -> None:

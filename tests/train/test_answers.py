@@ -64,6 +64,53 @@ def test_a_prompt_that_cannot_be_answered(
     assert "1 prompts are left out, the first as: The prompt has token ids outside" in caplog.text
 
 
+def test_a_prompt_that_cannot_be_written(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """One that the chat template refuses, as the first or as a later turn, is no text to learn
+    from; where it refuses all that are asked together, that is the error, and none are kept."""
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)
+    talk = dataclasses.replace(PROMPTS[0], later=("and then",))
+    written = prompt_ids
+
+    def ids(llm: LLM, conversation: Conversation, messages: Any) -> list[int]:
+        if len(messages) > 1 or conversation is PROMPTS[1]:
+            raise ForetokenError("Roles must alternate.")
+        return written(llm, conversation, messages)
+
+    monkeypatch.setattr(answers, "prompt_ids", ids)
+    with caplog.at_level(logging.WARNING):
+        found = write(llm, [talk, *PROMPTS[1:3]], tmp_path, params, 64, show=False)
+    assert len(found) == 2
+    assert caplog.text.count("1 prompts are left out, the first as: Roles must") == 2
+    monkeypatch.setattr(answers, "_BLOCK", 2)
+    found = write(llm, [talk, *PROMPTS[2:3], PROMPTS[1]], tmp_path / "rest", params, 64, show=False)
+    assert len(found) == 2
+    for block in ([PROMPTS[1]], [talk, talk, PROMPTS[1], PROMPTS[1]]):
+        out = tmp_path / f"none of {len(block)}"
+        with pytest.raises(ForetokenError, match="Roles must alternate"):
+            write(llm, block, out, params, 64, show=False)
+        assert len(list(out.iterdir())) == len(block) // 4
+
+
+def test_prompts_that_are_too_long(
+    checkpoints: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their number is told, also where the answers to the others are read."""
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)
+    lengths = [len(prompt_ids(llm, each, each.messages)) for each in PROMPTS]
+    talk = dataclasses.replace(PROMPTS[lengths.index(max(lengths))], later=("and then",))
+    for _ in range(2):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            write(llm, [*PROMPTS, talk], tmp_path, params, max(lengths) - 1, show=False)
+        missing = lengths.count(max(lengths)) + 2
+        assert f"{missing} of {len(PROMPTS) + 2} turns have no answer" in caplog.text
+
+
 def test_answers_of_another_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Of the same shape: refused where the folder says whose it has, as earlier ones don't."""
     llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.small_tree import SmallTree
+from foretoken.models.load import load_model
 from foretoken.train.boost import EarlierDrafters
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
-from lessons import random_lesson
+from foretoken.verify.multi_candidate import MultiCandidate
+from lessons import check_expectation, random_lesson
 from trainings import train_small_lm
 
 pytest.importorskip("accelerate")
@@ -33,3 +39,42 @@ def test_a_pair(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     counted = lesson.weight[:, 1:] > 0
     assert torch.equal(weight[:, 1:][counted] == 0.25, right[counted] == 1)
     assert json.loads((tmp_path / "two" / "training.json").read_text())["after"]
+
+
+def test_the_expectation_of_pairs(checkpoints: tuple[Path, Path]) -> None:
+    """Above temperature 0 a second chain is tried where the first one's token is rejected."""
+    target = load_model(checkpoints[0], backend="plain")
+    first, second = (TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1])) for _ in range(2))
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weight in first.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+    served = [first.native(), second.native()]
+    chain = SmallLM(second, num_speculative_tokens=3)
+    together = EarlierDrafters([first], 0.3).together(chain)
+    check_expectation(
+        SmallTree(models=served, widths=(1, 1, 1), replacement=True),
+        second,
+        target,
+        MultiCandidate(),
+        SimpleNamespace(acceptance=together),
+    )
+
+
+def test_what_several_know(checkpoints: tuple[Path, Path]) -> None:
+    """A token counts by the chance that all of them miss it, as far as that is from `known`; a
+    text's first token is predicted by none."""
+    lesson = random_lesson(checkpoints[0], 0.8)
+    lesson = dataclasses.replace(lesson, weight=torch.where(lesson.weight > 0, 1.0, 0.5))
+    models = [TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1])) for _ in range(2)]
+    with torch.no_grad():
+        for weight in models[1].parameters():
+            weight.mul_(0.9)
+        missed = [1 - model.token_acceptance(lesson) for model in models]
+    found = EarlierDrafters(models, 0.25).weigh(lesson)
+    assert 0 < missed[0][0, 5] < 1 and not torch.equal(*missed)
+    for row in range(2):
+        for place in range(40):
+            both = missed[0][row, place - 1] * missed[1][row, place - 1] if place else 1.0
+            expected = lesson.weight[row, place] * (0.25 + 0.75 * both)
+            assert float(found[row, place]) == pytest.approx(float(expected), rel=1e-5)

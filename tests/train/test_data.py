@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 from pathlib import Path
@@ -48,6 +49,38 @@ def test_no_json(path: Path) -> None:
     path.write_text("no json\n")
     with pytest.raises(ForetokenError, match="line 1: not JSON"):
         read_conversations(path)
+    path.write_text('[{"turns": ["a"]},\n')
+    with pytest.raises(ForetokenError, match=r"x\.jsonl: not JSON"):
+        read_conversations(path)
+
+
+def test_files_as_editors_leave_them(path: Path) -> None:
+    """With a mark of UTF-8 at the beginning, lines that end as Windows' do, and none at the end."""
+    path.write_bytes('\ufeff{"prompt": "é"}\r\n\r\n{"prompt": "b"}'.encode())
+    assert [each.messages[0]["content"] for each in read_conversations(path)] == ["é", "b"]
+
+
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz", "x.jsonl"])
+def test_one_list(tmp_path: Path, name: str) -> None:
+    """As ShareGPT and Alpaca are distributed, whatever the file is called."""
+    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]
+    text = json.dumps([{"id": "1", "conversations": turns}, {"turns": ["c"]}], indent=1)
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    assert [len(each.whole) for each in read_conversations(tmp_path / name)] == [2, 0]
+    (tmp_path / name).write_text('[{"turns": ["a"]}, 3]')
+    if not name.endswith("gz"):
+        with pytest.raises(ForetokenError, match="entry 2: it has none of"):
+            read_conversations(tmp_path / name)
+
+
+def test_a_damaged_archive(tmp_path: Path) -> None:
+    """Cut, with wrong bytes in it, and none at all."""
+    path, whole = tmp_path / "x.jsonl.gz", gzip.compress(b'{"turns": ["a"]}\n' * 999)
+    for damaged in (whole[:-20], whole[:15] + b"\xff" * 9 + whole[24:], b"{}"):
+        path.write_bytes(damaged)
+        with pytest.raises(ForetokenError, match=r"prompts in .*gz can't be read"):
+            read_conversations(path)
 
 
 def test_a_text_that_no_tokenizer_reads(pair: Pair, path: Path) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import Gemma3TextConfig, GPT2Config, LlamaConfig, OPTConfig
+from transformers import (
+    BartConfig,
+    Gemma3TextConfig,
+    GPT2Config,
+    LlamaConfig,
+    OPTConfig,
+    T5Config,
+)
 
 from foretoken import ForetokenError
 from foretoken.drafters.medusa import Medusa
@@ -22,9 +30,12 @@ from foretoken.train.drafter import (
     with_layer_of,
 )
 from foretoken.train.job import Job
-from foretoken.train.recipe import read_recipe
+from foretoken.train.joint import JointTraining
+from foretoken.train.recipe import Recipe, read_recipe
+from foretoken.train.run import make
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.cross_attention import CrossAttentionModule
+from trainings import PROMPTS
 
 
 def test_methods_with_nothing_to_train() -> None:
@@ -39,6 +50,31 @@ def test_only_small_models_learn_after_others(tmp_path: Path) -> None:
     job = Job("medusa", "no-such-model", [], read_recipe("medusa"), tmp_path, after=["one"])
     with pytest.raises(ForetokenError, match="use method 'sps' with after"):
         DrafterTraining.check(job)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "has"),
+    [
+        *(
+            (method, {"dynamic": 0.5}, method in ("medusa", "hydra", "mtp", "eagle", "eagle3"))
+            for method in ("medusa", "hydra", "mtp", "eagle", "eagle3", "dflash", "peagle", "sps")
+        ),
+        ("kangaroo", {"dynamic": 0.5}, False),
+        ("medusa2", {"dynamic": 0.5}, True),
+        ("eagle", {"objective": {"kl_div": 1.0, "feature": 0.1}}, True),
+        ("eagle3", {"objective": {"kl_div": 1.0, "feature": 0.1}}, False),
+        ("medusa2", {"objective": {"kl_div": 1.0, "feature": 0.1}}, False),
+        ("dflash", {"objective": {"kl_div": 1.0, "feature": 0.0}}, True),
+    ],
+)
+def test_what_a_loss_would_leave_out(
+    method: str, changes: dict[str, Any], has: bool, tmp_path: Path
+) -> None:
+    """Is refused before anything is loaded."""
+    job = Job(method, "mini", [], read_recipe(method, changes), tmp_path)
+    kind: Any = JointTraining if method == "medusa2" else DrafterTraining
+    with nullcontext() if has else pytest.raises(ForetokenError, match="has no such part"):
+        kind.check(job)
 
 
 def test_training_measures_the_papers_tree() -> None:
@@ -108,6 +144,14 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+
+
+@pytest.mark.parametrize("kind", [T5Config, BartConfig])
+def test_targets_that_have_an_encoder(kind: Any, tmp_path: Path) -> None:
+    """Their prompts are sources: the answers to them are no texts with them at the beginning."""
+    kind().save_pretrained(tmp_path / "target")
+    with pytest.raises(ForetokenError, match=r"is an encoder–decoder.*recipes/seq2seq"):
+        make("medusa", str(tmp_path / "target"), PROMPTS, Recipe(), tmp_path / "out", show=False)
 
 
 def test_queries_that_meet_the_targets_keys() -> None:

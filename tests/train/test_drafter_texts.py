@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.train import drafter_texts
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
@@ -74,6 +77,30 @@ def test_texts_that_loop(
             found = texts(0)
         assert [(found.prompt(i), found.answer(i)) for i in range(len(found))] == kept
     assert caplog.text.count("All 1 texts that the drafter wrote by itself loop") == 1
+
+
+def test_prompts_that_it_cannot_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one whose context is shorter than the target's: they are no texts without an answer."""
+    answered = [([], "It is too long."), ([3], None)]
+
+    def generate(prompts: Any, params: Any) -> Any:
+        return [SimpleNamespace(token_ids=ids, error=error) for ids, error in answered]
+
+    writer = SimpleNamespace(generate=generate)
+    monkeypatch.setattr(drafter_texts, "beside", lambda *given: nullcontext(writer))
+    module: Any = SimpleNamespace(native=lambda: None, facts=SimpleNamespace(vocab_size=97))
+    nothing: Any = None
+    prompts = Records.of([([1], [2]), ([5], [6])], 4, 97)
+    given = nothing, prompts, tmp_path, SamplingParams(seed=0), 2, 4, 0.0
+    with caplog.at_level(logging.WARNING):
+        found = DrafterTexts(module, *given)(0)
+    assert len(found) == 1 and found.answer(0) == [3]
+    assert "1 of 2 prompts, which the drafter can't answer, are left out" in caplog.text
+    answered[1] = answered[0]
+    with pytest.raises(ForetokenError, match=r"can't answer a prompt.*It is too long"):
+        DrafterTexts(module, *given)(4)
 
 
 def test_a_drafter_samples_its_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

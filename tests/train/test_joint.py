@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,46 @@ import torch
 from safetensors.torch import load_file
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.train.joint import METHOD
+from foretoken.models.load import load_model
+from foretoken.train.joint import METHOD, JointModule
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.losses import Objective
+from lessons import random_lesson
 from trainings import PROMPTS, SMALL
 
 pytest.importorskip("accelerate")
+
+
+def test_the_loss_of_both(checkpoints: tuple[Path, Path]) -> None:
+    """The new target's distance from the old one, and its heads' loss by their share, on the new
+    target's states; the heads learn faster. The distance is told by sums."""
+    old, lesson = load_model(checkpoints[0], backend="plain"), random_lesson(checkpoints[0], 0.0)
+    torch.manual_seed(0)
+    shape = {"num_heads": 2, "weight": 0.3, "faster": 5.0}
+    joint = JointModule(Facts.of(old), model=str(checkpoints[0]), **shape)
+    with torch.no_grad():
+        for weight in joint.target.parameters():
+            weight.add_(0.02 * torch.randn_like(weight))
+        new = dataclasses.replace(
+            lesson, hidden={-1: joint.target.states(lesson)}, head=joint.target.head
+        )
+        p, q = (each.head(each.hidden[-1]).log_softmax(-1) for each in (lesson, new))
+        apart = (p.exp() * (p - q)).sum(-1)
+        same = p.argmax(-1) == q.argmax(-1)
+        where = (lesson.weight[:, 1:] > 0) & (lesson.positions[:, 1:] > 0)
+        apart, same = apart[:, :-1][where], same[:, :-1][where]
+        goal = Objective({"nll": 1.0})
+        expected = apart.mean() + 0.3 * joint.heads(new, goal)
+        assert joint(lesson, goal).item() == pytest.approx(expected.item(), rel=1e-4)
+        told = joint.distance(lesson).tolist()
+    assert told == pytest.approx([apart.sum().item(), same.sum().item(), len(same)], rel=1e-4)
+    assert apart.mean() > 0.001 and 0 < same.sum() < len(same)
+    groups = joint.parameter_groups()
+    assert [group["factor"] for group in groups] == [1.0, 5.0]
+    counts = [sum(weight.numel() for weight in group["params"]) for group in groups]
+    assert counts == [sum(w.numel() for w in part.parameters()) for part in joint.children()]
 
 
 def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

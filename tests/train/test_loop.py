@@ -55,6 +55,21 @@ def test_a_loss_that_is_none(checkpoints: tuple[Path, Path], tmp_path: Path) -> 
         train_heads(checkpoints[0], tmp_path, broken=True)
 
 
+def test_gradients_that_are_none(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a loss that is a number: no weights are changed by them, nor kept as the best."""
+
+    def forward(self: Any, lesson: Any, objective: Any) -> torch.Tensor:
+        weight = next(iter(self.parameters()))
+        return (weight - weight.detach()).abs().sum().sqrt()
+
+    monkeypatch.setattr(trainable("medusa").module, "forward", forward)
+    with pytest.raises(ForetokenError, match="gradients' norm is nan at step 0"):
+        train_heads(checkpoints[0], tmp_path)
+    assert not (tmp_path / "model.safetensors").exists()
+
+
 OTHERS = count()
 """Seeds of whatever else is random in the process."""
 

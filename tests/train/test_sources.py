@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from foretoken import LLM, ForetokenError
 from foretoken.spellings import Conversation
+from foretoken.train import sources
 from foretoken.train.data import digest_of
 from foretoken.train.job import Setting
 from foretoken.train.recipe import read_recipe
@@ -65,6 +67,21 @@ def test_held_out_texts_without_prompts(checkpoints: tuple[Path, Path], tmp_path
     out, recipe = tmp_path / "out", read_recipe("sps", SMALL)
     make("sps", str(target), alone, recipe, out, source="fixed", show=False)
     assert (out / "model.safetensors").is_file()
+
+
+def test_tokens_that_the_model_does_not_have(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As of a tokenizer to which some were added: a file's texts with them are left out."""
+    pairs = [([1, 2], [96]), ([97], [3]), ([4], [5, 98]), ([], [6])]
+    monkeypatch.setattr(sources, "fixed", lambda *given: Records.of(pairs, 9, 97))
+    with caplog.at_level(logging.WARNING):
+        found = texts(LLM(str(checkpoints[0])), small_lm_job(checkpoints[0], tmp_path, "fixed"))
+    assert [found["fixed"].answer(i) for i in range(len(found["fixed"]))] == [[96], [6]]
+    assert "2 texts are left out: they have the token 98, and the model has 97" in caplog.text
 
 
 def test_prompts_that_come_twice(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

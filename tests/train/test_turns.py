@@ -86,6 +86,19 @@ def test_every_turn_of_the_assistant(two_ends: LLM) -> None:
         assert records.answer(i) == [*ids(two_ends, turns[at]["content"]), *end]
 
 
+def test_turns_that_are_not_to_be_learned(two_ends: LLM) -> None:
+    """Of weight 0, as OpenAI's files have it; they are read before the others."""
+    turns = [
+        said("user", "One"),
+        said("assistant", "two", weight=0),
+        said("user", "three"),
+        said("assistant", "four", weight=1),
+    ]
+    records = fixed(two_ends, [spelled({"messages": turns})], 512)
+    assert len(records) == 1 and records.prompt(0) == two_ends.chat_prompt(turns[:3])
+    assert records.answer(0) == ids(two_ends, "four<|im_end|>")
+
+
 def test_calls_of_tools(two_ends: LLM) -> None:
     """As the template writes them, to the turn's end; what the tool says is read."""
     call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])
@@ -133,6 +146,25 @@ def test_what_is_left_out(two_ends: LLM, caplog: pytest.LogCaptureFixture) -> No
         assert not len(fixed(two_ends, given, 40))
     assert "1 answers are left out: what is before them has 40 tokens or more" in caplog.text
     assert "1 answers are left out: the chat template writes them in another way" in caplog.text
+
+
+def test_a_conversation_that_the_template_refuses(
+    two_ends: LLM, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As Mistral's does where roles don't alternate: it is left out; where all are, that is the
+    error."""
+    two_ends.tokenizer.chat_template = (  # type: ignore[union-attr]
+        "{% if messages[0].role != 'user' %}{{ raise_exception('user first') }}{% endif %}"
+        + TEMPLATE
+    )
+    greeted = [said("assistant", "Hello."), said("user", "a"), said("assistant", "b")]
+    turns = [said("user", "One"), said("assistant", "two")]
+    with caplog.at_level(logging.WARNING):
+        assert len(fixed(two_ends, [conversation(*greeted), conversation(*turns)], 512)) == 1
+    assert "1 conversations are left out, the first as: " in caplog.text
+    assert "user first" in caplog.text
+    with pytest.raises(ForetokenError, match="user first"):
+        fixed(two_ends, [conversation(*greeted)], 512)
 
 
 def test_raw_texts(two_ends: LLM) -> None:

@@ -13,6 +13,7 @@ from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.models.target import ModelTarget
 from foretoken.registry import drafter_class
 from foretoken.testing import Pair, tiny_pair
+from foretoken.train.drafter import trainable
 from foretoken.trainable.checkpoint import Facts
 from lessons import randomised
 
@@ -80,6 +81,26 @@ def test_numbers_that_no_tensor_has(
     path.write_text(json.dumps({**config, "shape": {**config["shape"], **change}}))
     with pytest.raises(ForetokenError, match=message):
         kind.load(tmp_path, access)
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("medusa", "num_heads"),
+        ("hydra", "num_heads"),
+        ("eagle3", "unroll"),
+        ("eagle3", "draft_vocab_size"),
+        ("dflash", "anchors"),
+        ("pass", "num_tokens"),
+        ("specdec", "blocks"),
+    ],
+)
+def test_shapes_of_nothing(small: Pair, method: str, name: str) -> None:
+    """They would learn nothing, or end a training's first step with a traceback."""
+    kind = trainable(method).module
+    for wrong in (0, -1, 2.5):
+        with pytest.raises(ForetokenError, match=f"{name} is {wrong}"):
+            kind.from_shape(Facts.of(small.target), {name: wrong}, "the recipe")
 
 
 def test_notes_that_are_none(small: Pair, tmp_path: Path) -> None:

@@ -26,21 +26,26 @@ def lesson_of(pair: Pair, records: Records, layout: list[list[int]], length: int
     return FrozenTarget(pair.target).lesson(collate(records, layout, length, 0.25), (-1,))
 
 
-def test_the_loss_counts_states_of_the_same_text(small: Pair, records: Records) -> None:
-    """Smooth L1 by hand, and a gradient for every weight."""
-    module = seeded(EagleModule, small)
+@pytest.mark.parametrize("unroll", [1, 3])
+def test_the_loss_counts_states_of_the_same_text(
+    small: Pair, records: Records, unroll: int
+) -> None:
+    """Smooth L1 by hand, of every step that is taken, and a gradient for every weight."""
+    module = seeded(EagleModule, small, unroll=unroll)
     lesson = lesson_of(small, records, [[0, 1], [2, 3]], 40)
-    both = module(lesson, Objective({FEATURE: 2.0, "kl_div": 1.0}))
-    plain = module(lesson, Objective({"kl_div": 1.0}))
+    both = module(lesson, Objective({FEATURE: 2.0, "kl_div": 1.0}, 0.5))
+    plain = module(lesson, Objective({"kl_div": 1.0}, 0.5))
     total = weight = 0.0
-    outputs = module.outputs(lesson, 1)[:, :, 0]
+    outputs = module.outputs(lesson, unroll)
     for b in range(2):
         for n in range(40):
             share = float(lesson.weight[b, n])
             weight += share
-            if share and int(lesson.positions[b, n]) >= 2:
-                goal, mine = lesson.hidden[-1][b, n - 1], outputs[b, n - 2]
-                total += share * float(torch.nn.functional.smooth_l1_loss(mine, goal).detach())
+            for i in range(unroll):
+                if share and int(lesson.positions[b, n]) >= 2 + i:
+                    goal, mine = lesson.hidden[-1][b, n - 1], outputs[b, n - 2 - i, i]
+                    each = torch.nn.functional.smooth_l1_loss(mine, goal)
+                    total += 0.5**i * share * float(each.detach())
     assert float((both - plain).detach()) == pytest.approx(2 * total / weight, rel=1e-5)
     both.backward()
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())

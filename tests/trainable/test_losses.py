@@ -15,11 +15,14 @@ from foretoken.trainable.losses import (
     Objective,
     acceptance,
     chance_to_reach,
+    chances_in_turn,
     chunked,
     divergence,
+    drawn_chance,
     exponential,
     jsd,
     nll,
+    sibling_chances,
 )
 
 EVERY = sorted(DIVERGENCES)
@@ -104,6 +107,78 @@ def test_rejections_and_acceptances() -> None:
     """Total variation is the share that speculative sampling rejects."""
     drafter, target = logits(4, 9), logits(4, 9, seed=1)
     torch.testing.assert_close(DIVERGENCES["tv"](drafter, target), 1 - acceptance(drafter, target))
+
+
+def drawn_siblings(p: Tensor, q: Tensor, count: int) -> Tensor:
+    """[count, V] how often the first, the second … child is accepted and is each token, by going
+    through all that may be drawn and rejected before it."""
+    found = torch.zeros(count, len(p), dtype=p.dtype)
+
+    def draw(number: int, reached: Tensor, left: Tensor, residual: Tensor) -> None:
+        proposal = left / left.sum()
+        for token in range(len(p)):
+            if not proposal[token]:
+                continue
+            accepted = (residual[token] / proposal[token]).clamp(max=1)
+            found[number, token] += reached * proposal[token] * accepted
+            rejected = reached * proposal[token] * (1 - accepted)
+            if number + 1 < count and rejected > 0:
+                rest, more = left.clone(), (residual - proposal).clamp(min=0)
+                rest[token] = 0
+                draw(number + 1, rejected, rest, more / more.sum())
+
+    draw(0, torch.ones((), dtype=p.dtype), q, p)
+    return found
+
+
+def test_siblings_drawn_without_replacement() -> None:
+    """On average each has its chance, given the text's token, at a temperature; the first one's is
+    exact, and where the drafter's distribution has one token there is nothing to draw after it."""
+    drafter, target, heat, many = 2 * logits(5), 2 * logits(5, seed=1), 0.8, 20_000
+    p, q = ((x / heat).softmax(-1) for x in (target, drafter))
+    expected = drawn_siblings(p, q, 3) / p
+    random = torch.Generator().manual_seed(0)
+    for token in range(5):
+        rows = drafter.expand(many, 5), target.expand(many, 5), torch.tensor([token] * many)
+        found = sibling_chances(*rows, heat, 3, random)
+        torch.testing.assert_close(found.mean(0), expected[:, token], rtol=0.03, atol=0.003)
+        torch.testing.assert_close(found[:, 0], expected[0, token].expand(many))
+    one = torch.tensor([0.0, -torch.inf, -torch.inf])
+    found = sibling_chances(one[None], one.new_zeros(1, 3), torch.tensor([0]), 1.0, 3, random)
+    assert found.tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_chances_of_a_target_in_half_precision() -> None:
+    """They are what its logits say, and not what a distribution in that precision does."""
+    drafter, target = (5 * logits(40, 64, seed=seed).bfloat16() for seed in (0, 1))
+    tokens, heat = target.argmax(-1), 0.7
+    wide = drafter.float(), target.float()
+    found = drawn_chance(drafter, target, tokens, heat)
+    torch.testing.assert_close(found, drawn_chance(*wide, tokens, heat), rtol=0, atol=0)
+    in_turn = chances_in_turn([drafter], target, tokens, heat)[:, 0]
+    torch.testing.assert_close(in_turn, found, rtol=1e-4, atol=1e-6)
+    random = torch.Generator().manual_seed(0)
+    first = sibling_chances(drafter, target, tokens, heat, 2, random)[:, 0]
+    torch.testing.assert_close(first, found, rtol=1e-4, atol=1e-6)
+
+
+def test_drafts_of_several_in_turn() -> None:
+    """By going through all that the first may draw; together they accept no more than the target
+    writes."""
+    heat, target = 0.8, logits(5)
+    drafters = [2 * logits(5, seed=1), logits(5, seed=2)]
+    p, one, two = ((x / heat).softmax(-1) for x in (target, *drafters))
+    found = torch.stack(
+        [chances_in_turn(drafters, target, torch.tensor(token), heat) for token in range(5)]
+    )
+    first = torch.minimum(p, one)
+    rest = (p - one).clamp(min=0)
+    second = torch.zeros(5, dtype=p.dtype)
+    for token in range(5):  # rejected
+        rejected = one[token] * (1 - (p[token] / one[token]).clamp(max=1))
+        second += rejected * torch.minimum(rest / rest.sum(), two)
+    torch.testing.assert_close(found, torch.stack((first, second), 1) / p[:, None])
+    assert (found.sum(1) <= 1 + 1e-9).all() and (found[:, 1] > 0).any()
 
 
 def test_forbidden_tokens_do_no_harm() -> None:

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from foretoken import ForetokenError
-from foretoken.trainable.rank_trees import plan_tree, tree_acceptance, tree_from_option
+from foretoken.trainable.rank_trees import (
+    drawn_tree_acceptance,
+    plan_tree,
+    tree_acceptance,
+    tree_from_option,
+)
 from foretoken.trees.grow import MEDUSA_63, widths_of
 
 
@@ -17,6 +22,18 @@ def test_a_tree_by_ranks() -> None:
     max_nodes = torch.tensor([[9, 9, 9, 9, 3, 0]])
     lengths = tree_acceptance(ranks, max_nodes, paths).sum(-1)
     assert lengths.tolist() == [[3, 2, 0, 1, 1, 0]]
+
+
+def test_a_tree_of_drawn_siblings() -> None:
+    """A path's chance is the product of its nodes', a level's the sum of its paths'; nodes beyond
+    the budget aren't drafted, nor what is below them."""
+    paths = ((0,), (1,), (0, 0), (0, 1), (1, 0), (1, 0, 0))
+    chances = torch.tensor([[0.5, 0.2], [0.4, 0.1], [0.3, 0.9]]).expand(1, 4, 3, 2)
+    max_nodes = torch.tensor([[9, 4, 1, 0]])
+    found = drawn_tree_acceptance(chances, max_nodes, paths)
+    expected = [[0.7, 0.5 * 0.5 + 0.2 * 0.4, 0.2 * 0.4 * 0.3], [0.7, 0.5 * 0.5, 0.0]]
+    torch.testing.assert_close(found[0, :2], torch.tensor(expected))
+    assert found[0, 2:].tolist() == [[0.5, 0.0, 0.0], [0.0, 0.0, 0.0]]
 
 
 def test_trees() -> None:

@@ -11,6 +11,7 @@ import torch
 from foretoken import ForetokenError
 from foretoken.testing import logits_after
 from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
 from lessons import random_lesson
 from stored_models import written
@@ -33,6 +34,28 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
     chances = drafter.token_acceptance(dataclasses.replace(lesson, temperature=0.0))
     right = drafter.lm(lesson.tokens[:1, :20]).logits[0].argmax(-1)[:-1] == lesson.tokens[0, 1:20]
     assert torch.equal(chances[0, :19].bool(), right) and not chances[:, [19, 39]].any()
+
+
+def test_the_loss_by_hand(checkpoints: tuple[Path, Path]) -> None:
+    """At every token but a text's first: the distribution after the one before it against the
+    target's there, and the token itself, weighed by the token."""
+    lesson = random_lesson(checkpoints[0], 0.0)
+    lesson = dataclasses.replace(lesson, weight=torch.where(lesson.weight > 0, 1.0, 0.25))
+    drafter = TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1]))
+    goal = Objective({"kl_div": 0.5, "nll": 2.0})
+    total = weight = torch.zeros(())
+    with torch.no_grad():
+        for row in range(2):
+            for first in (0, 20):
+                tokens = lesson.tokens[row, first : first + 20]
+                mine = drafter.lm(tokens[None]).logits[0].log_softmax(-1)
+                theirs = lesson.head(lesson.hidden[-1])[row, first : first + 20].log_softmax(-1)
+                for n in range(1, 20):
+                    p, q = theirs[n - 1], mine[n - 1]
+                    each = 0.5 * (p.exp() * (p - q)).sum() - 2.0 * q[tokens[n]]
+                    total = total + lesson.weight[row, first + n] * each
+                    weight = weight + lesson.weight[row, first + n]
+        assert drafter(lesson, goal).item() == pytest.approx((total / weight).item(), rel=1e-4)
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3_text"])

@@ -24,7 +24,7 @@ _Method = Annotated[
 _Target = Annotated[str, typer.Option("--target", help="Folder, hub id or bundled name.")]
 _Data = Annotated[
     list[str],
-    typer.Option(help="Conversations: .jsonl files (ShareGPT's or others), or a suite's name."),
+    typer.Option(help="Conversations: .json(l) files (ShareGPT's or others), or a suite's name."),
 ]
 _Out = Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is resumed.")]
 _Recipe = Annotated[str | None, typer.Option(help="A recipe's name or .yaml; else the method's.")]
@@ -179,9 +179,9 @@ def conversations(name: str) -> list[Conversation]:
     """The conversations of a file or of a suite."""
     from foretoken.bench.suites.suite import find_suite
     from foretoken.spellings import Conversation
-    from foretoken.train.data import read_conversations
+    from foretoken.train.data import FILES, read_conversations
 
-    if name.endswith((".jsonl", ".jsonl.gz")):
+    if name.endswith(FILES):
         return read_conversations(Path(name))
     read = []
     for prompt in find_suite(name).prompts:

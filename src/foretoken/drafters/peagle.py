@@ -51,6 +51,7 @@ class PEagleModule(Eagle3Module):
     from each of `blocks` entries of a row; the others as `Eagle3Module` has them."""
 
     method: ClassVar[str] = "peagle"
+    by_reach = False
 
     def __init__(
         self,

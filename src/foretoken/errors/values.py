@@ -56,6 +56,8 @@ def _convert(value: Any, hint: Any) -> Any:
 
 
 def _words(hint: Any, many: bool = False) -> str:
+    if hint is Any:
+        return "anything"
     origin, name = get_origin(hint) or hint, getattr(hint, "__name__", str(hint))
     known = _TYPES.get(origin)
     form = (known.many if many else known.one) if known else f"a {name}"
@@ -63,7 +65,9 @@ def _words(hint: Any, many: bool = False) -> str:
         return form
     inside = many or origin not in (Union, UnionType)
     parts = [_words(part, inside) for part in get_args(hint) if part is not Ellipsis]
-    return form.format((" to " if origin is Mapping else " or ").join(parts))
+    if origin is Mapping:
+        return form.format(" to ".join(parts))
+    return form.format(" or ".join(dict.fromkeys(parts)))  # a pair of numbers are numbers
 
 
 def _having(value: Any, fits: bool) -> Any:

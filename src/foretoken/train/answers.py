@@ -45,8 +45,10 @@ def write(
     """The model's answers to prompts of at most `longest` tokens, from `folder` if written before.
 
     params: temperature, max_tokens and a seed, from which each answer's seed is made. weights: what
-    tells the model from others of its shape. show: a progress bar. Raises `ForetokenError` where
-    all prompts are longer, and where the folder has answers to others or of another model.
+    tells the model from others of its shape. show: a progress bar. Prompts that the chat template
+    can't write, or the model can't answer, are left out, and the log says so. Raises
+    `ForetokenError` where all prompts are longer or can't be written, and where the folder has
+    answers to others or of another model.
     """
     folder.mkdir(parents=True, exist_ok=True)
     prompted = [each for each in conversations if each.messages]
@@ -63,7 +65,17 @@ def write(
         raise ForetokenError(
             f"None of the {len(prompted)} prompts has {longest} tokens or fewer; give shorter ones."
         )
-    return Records.joined(parts)
+    written = Records.joined(parts)
+    asked = sum(1 + len(each.later) for each in prompted)
+    if len(written) < asked and processes.is_first():
+        _log.warning(
+            "%d of %d turns have no answer: what is before them has more than %d tokens, or can't "
+            "be written or answered",
+            asked - len(written),
+            asked,
+            longest,
+        )
+    return written
 
 
 def _said(conversation: Conversation) -> list[Any]:
@@ -134,7 +146,12 @@ class _Writer:
         ]
         turn = 0
         while dialogues:
-            dialogues = self._prompted(dialogues)
+            errors = self._write_prompts(dialogues)
+            none = not turn and len(errors) == len(block)
+            if none and (not number or len(block) == _BLOCK):  # no strange line now and then
+                raise errors[0]
+            _warn_of([str(error) for error in errors])
+            dialogues = [each for each in dialogues if 0 < len(each.prompt) <= self.longest]
             first = ((self.params.seed or 0) << 20) + turn
             seeds = [first + ((number * _BLOCK + dialogue.number) << 4) for dialogue in dialogues]
             params = [replace(self.params, seed=seed) for seed in seeds]
@@ -156,8 +173,14 @@ class _Writer:
             turn += 1
         return pairs
 
-    def _prompted(self, dialogues: Seq[_Dialogue]) -> list[_Dialogue]:
-        """The dialogues whose prompt is not too long, with its ids."""
+    def _write_prompts(self, dialogues: Seq[_Dialogue]) -> list[ForetokenError]:
+        """Give each dialogue its prompt's ids, and none where the template can't write it; the
+        errors of those."""
+        errors = []
         for dialogue in dialogues:
-            dialogue.prompt = prompt_ids(self.llm, dialogue.conversation, dialogue.messages)
-        return [dialogue for dialogue in dialogues if 0 < len(dialogue.prompt) <= self.longest]
+            try:
+                dialogue.prompt = prompt_ids(self.llm, dialogue.conversation, dialogue.messages)
+            except ForetokenError as error:
+                dialogue.prompt = []
+                errors.append(error)
+        return errors

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import logging
+import zlib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +19,31 @@ from foretoken.files import read_json_lines
 from foretoken.spellings import Conversation, conversation
 from foretoken.train.records import Records
 
+FILES = (".jsonl", ".jsonl.gz", ".json", ".json.gz")
+"""How the files' names end."""
+
 _log = logging.getLogger(__name__)
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The lines of a .jsonl or .jsonl.gz file, each in one of the spellings.
+    """The lines of a file, or the entries of its JSON list, each in one of the spellings.
 
     Conversations in which nobody asks anything are left out, and the log says how many. Raises
-    `ForetokenError`, with the line, for anything else.
+    `ForetokenError`, with the line or entry, for anything else.
     """
     found, silent = [], []
-    for number, row in _rows(path):
+    for place, row in _rows(path):
         try:
             each = conversation(row)
         except ForetokenError as error:
-            raise ForetokenError(f"{path}, line {number}: {error}") from error
+            raise ForetokenError(f"{path}, {place}: {error}") from error
         if each.messages or each.whole:
             found.append(each)
         else:
-            silent.append(number)
+            silent.append(place)
     if silent:
         _log.warning(
-            "%s: %d of %d conversations have no user's turn and are left out, the first in line %d",
+            "%s: %d of %d conversations have no user's turn and are left out, the first in %s",
             path,
             len(silent),
             len(silent) + len(found),
@@ -46,15 +52,31 @@ def read_conversations(path: Path) -> list[Conversation]:
     return found
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Any]]:
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    """Each with its place."""
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8") as file:
-            yield from read_json_lines(file, path)
-    except OSError as error:
+        with opened(path, "rt", encoding="utf-8-sig") as file:
+            first = file.readline()
+            if first.lstrip().startswith("["):  # as ShareGPT's and Alpaca's own files
+                yield from _entries(first + file.read(), path)
+            else:
+                for number, row in read_json_lines(chain([first], file), path):
+                    yield f"line {number}", row
+    except (OSError, EOFError, zlib.error) as error:
         raise ForetokenError(f"The prompts in {path} can't be read: {error}.") from error
     except UnicodeDecodeError as error:
         raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
+
+
+def _entries(text: str, path: Path) -> Iterator[tuple[str, Any]]:
+    """Of a list in JSON."""
+    try:
+        rows = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ForetokenError(f"{path}: not JSON ({error}).") from error
+    for number, row in enumerate(rows, 1):
+        yield f"entry {number}", row
 
 
 def digest_of(records: Records) -> str:

@@ -46,10 +46,17 @@ _HEADS = ("heads", "kv_heads", "head_width")
 
 
 def config_of(target: str) -> Any:
-    """A target's configuration, as the model is loaded with it."""
+    """A target's configuration, as the model is loaded with it. Raises `ForetokenError` for an
+    encoder–decoder, whose answers don't follow its prompts in one text."""
     place = load.find(target)
     here = gguf.is_named(place) and gguf.is_read_here(place)
-    return gguf.native_config_of(place) if here else load.read_config(place)
+    config = gguf.native_config_of(place) if here else load.read_config(place)
+    if getattr(config, "is_encoder_decoder", False):
+        raise ForetokenError(
+            f"{target} is an encoder–decoder, and drafters are trained for models that are a "
+            "decoder alone; recipes/seq2seq trains some for one."
+        )
+    return config
 
 
 def with_layer_of(config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,6 +147,7 @@ class DrafterTraining:
             raise ForetokenError(
                 "Only small models learn after others; use method 'sps' with after."
             )
+        module.check_objective(job.recipe.goal)
 
     @property
     def weigh(self) -> Callable[[Lesson], Tensor] | None:

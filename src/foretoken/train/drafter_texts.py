@@ -90,5 +90,16 @@ class DrafterTexts:
         longest = max(map(len, prompts), default=0) + (self._params.max_tokens or 0)
         with beside(self._llm, self._module.native(), longest, _WRITTEN) as writer:
             outputs = writer.generate(prompts, params)
-        pairs = [(p, list(o.token_ids)) for p, o in zip(prompts, outputs, strict=True)]
+        answered = zip(prompts, outputs, strict=True)
+        pairs = [(p, list(o.token_ids)) for p, o in answered if not o.error]
+        failed = [output.error for output in outputs if output.error]
+        if failed and not pairs:
+            raise ForetokenError(f"The drafter can't answer a prompt; the first, as: {failed[0]}")
+        if failed:
+            _log.warning(
+                "%d of %d prompts, which the drafter can't answer, are left out, the first as: %s",
+                len(failed),
+                len(prompts),
+                failed[0],
+            )
         return Records.of(pairs, self._prompts.limit, self._module.facts.vocab_size)

@@ -53,6 +53,7 @@ class JointModule(Trained):
     where all of its weights are trained."""
 
     method: ClassVar[str] = METHOD
+    by_reach = True
 
     def __init__(
         self,
@@ -159,6 +160,7 @@ class JointTraining:
             raise ForetokenError(
                 "Only small models learn after others; use method 'sps' with after."
             )
+        JointModule.check_objective(job.recipe.goal)
 
     def new_module(self) -> Trained:
         job = self._setting.job

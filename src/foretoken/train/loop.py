@@ -197,12 +197,19 @@ def _step(
     total = processes.mean(accelerator, total)
     if not math.isfinite(total):
         raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
-    if recipe.clip:
-        accelerator.clip_grad_norm_(module.parameters(), recipe.clip)
+    _clip(accelerator, module, recipe.clip, step)
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
     return total
+
+
+def _clip(accelerator: Any, module: Any, most: float, step: int) -> None:
+    """Bound the norm of the gradients, where `most` isn't 0. Raises `ForetokenError` where it is
+    none: weights that aren't numbers would rank every token first, and be taken for the best."""
+    norm = shards.whole(accelerator.clip_grad_norm_(module.parameters(), most or math.inf))
+    if not math.isfinite(float(norm)):
+        raise ForetokenError(f"The gradients' norm is {float(norm)} at step {step}; lower lr.")
 
 
 def _shares(accelerator: Any, parts: Seq[Rows]) -> list[float]:

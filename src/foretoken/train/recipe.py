@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import yaml
 
 from foretoken.errors import ForetokenError, unknown
+from foretoken.errors.values import check_range, typed
 from foretoken.repetition import DISTINCT_4
 from foretoken.trainable.losses import Objective, exponential
 
@@ -20,7 +22,29 @@ ORDERS = (RANDOM, EPOCHS)
 """How a step's records are chosen; see `batches.py`."""
 SCHEDULES = ("cosine", "linear", "constant")
 """How the learning rate falls after the warm-up."""
-_COUNTS = ("steps", "rows", "length", "accumulation", "evaluate_every", "patience", "held")
+_COUNTS = (
+    "steps",
+    "rows",
+    "length",
+    "accumulation",
+    "evaluate_every",
+    "patience",
+    "held",
+    "max_tokens",
+    "own_texts",
+)
+_SHARES = ("warmup", "floor", "known")
+_NOT_NEGATIVE = (
+    "matrix_lr",
+    "weight_decay",
+    "clip",
+    "prompt_weight",
+    "temperature",
+    "own_every",
+    "own_temperature",
+    "distinct",
+)
+_EXPONENT = re.compile(r"[+-]?\d+\.?\d*[eE][+-]?\d+")  # a number that YAML takes for a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +57,7 @@ class Recipe:
     schedule, floor: from lr to floor · lr, by one of `SCHEDULES`, after a linear warm-up over a
     share of the steps; constant has no floor. matrix_lr: Muon's rate, for the matrices between
     hidden states (0: AdamW trains them too). betas: AdamW's. weight_decay: of both. clip: largest
-    norm of the gradient. prompt_weight: of a prompt's token, where an answer's is 1.
+    norm of the gradient (0: any). prompt_weight: of a prompt's token, where an answer's is 1.
     held, evaluate_every, patience: held-out records, steps between two estimates on them, and how
     many estimates without a new best end the training. max_tokens, temperature: of written texts.
     own_texts, own_every, own_temperature: how many texts a drafter writes itself at a time, after
@@ -76,18 +100,13 @@ class Recipe:
 
     def __post_init__(self) -> None:
         values = vars(self)
-        for name in _COUNTS:
-            if values[name] < 1:
-                raise ForetokenError(f"{name} is {values[name]}; it must be at least 1.")
-        if (
-            self.lr <= 0
-            or self.matrix_lr < 0
-            or not all(0 <= x <= 1 for x in (self.warmup, self.floor, self.known))
-        ):
+        check_range(1, math.inf, **{name: values[name] for name in _COUNTS})
+        check_range(0, 1, **{name: values[name] for name in _SHARES})
+        check_range(0, math.inf, **{name: values[name] for name in _NOT_NEGATIVE})
+        if self.lr <= 0 or not all(0 <= beta < 1 for beta in self.betas):
             raise ForetokenError(
-                f"lr is {self.lr}, matrix_lr {self.matrix_lr}, warmup {self.warmup}, floor "
-                f"{self.floor} and known {self.known}; lr must be above 0, matrix_lr 0 or more and "
-                "the others shares."
+                f"lr is {self.lr} and betas are {list(self.betas)}; lr must be above 0, and betas "
+                "from 0 to below 1."
             )
         for kind, known in (("order", ORDERS), ("schedule", SCHEDULES)):
             if values[kind] not in known:
@@ -130,22 +149,17 @@ def read_recipe(name: str | Path, changes: Mapping[str, Any] | None = None) -> R
 
 
 def _recipe(settings: Mapping[str, Any]) -> Recipe:
-    fields = {each.name: each for each in dataclasses.fields(Recipe)}
+    hints = get_type_hints(Recipe)
     for key in settings:
-        if key not in fields:
-            raise unknown("setting of a recipe", key, fields)
-    values: dict[str, Any] = {key: _value(value) for key, value in settings.items()}
-    try:
-        return Recipe(**values)
-    except TypeError as error:
-        raise ForetokenError(f"The recipe has a value of a wrong kind: {error}.") from error
+        if key not in hints:
+            raise unknown("setting of a recipe", str(key), hints)
+    return Recipe(**{key: typed(key, _value(value), hints[key]) for key, value in settings.items()})
 
 
 def _value(value: Any) -> Any:
-    """Lists as tuples, and 5e-4 as the number that YAML takes only 5.0e-4 for."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return tuple(value) if isinstance(value, list) else value
+    """With 5e-4 as the number that YAML takes only 5.0e-4 for, also within lists and mappings."""
+    if isinstance(value, Mapping):
+        return {key: _value(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_value(part) for part in value]
+    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value

@@ -133,13 +133,14 @@ def _held(out: Path) -> AbstractContextManager[None]:
 
 def prepare(job: Job) -> Setting:
     """Load the target and write the texts, or read them where they were written before."""
-    config = config_of(job.target).get_text_config()
+    config, length = config_of(job.target).get_text_config(), job.recipe.length
+    context = getattr(config, "max_position_embeddings", None) or length
     llm = LLM(
         job.target,
         dtype=job.dtype,
         device=job.device,
         max_num_seqs=1,
-        max_model_len=min(job.recipe.length, config.max_position_embeddings),
+        max_model_len=min(length, context),
     )
     with beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
         written = texts(writer, job)

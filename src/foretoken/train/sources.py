@@ -5,7 +5,10 @@ Source of these kinds: Zhou et al. 2024 (DistillSpec), section 3.
 
 from __future__ import annotations
 
+import logging
 import re
+
+import numpy as np
 
 from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
@@ -21,6 +24,8 @@ from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.small_lm import TrainedLM
 
 TARGET, FIXED, DRAFTER = "target", "fixed", "drafter"
+
+_log = logging.getLogger(__name__)
 
 
 def source_names(source: str) -> list[str]:
@@ -72,13 +77,31 @@ def _texts_of(llm: LLM, job: Job, name: str) -> Records:
     """The file's own texts, or what the target writes."""
     recipe, folder = job.recipe, job.out / "data"
     if name == FIXED:
-        return fixed(llm, job.conversations, _room(llm, job))
+        return _known(fixed(llm, job.conversations, _room(llm, job)), llm.model.vocab_size)
     params = sampling(job, _temperature(name))
     folder = folder if name == TARGET else folder / name
     longest = _room(llm, job) - recipe.max_tokens
     asked, own = job.conversations, job.weights
     written = write(llm, asked, folder, params, longest, weights=own, show=job.show)
     return written.without_loops(recipe.distinct)
+
+
+def _known(records: Records, vocab_size: int) -> Records:
+    """The records without tokens that the tokenizer has and the model lacks; the log says how many
+    are left out."""
+    if not len(records):
+        return records
+    highest = np.maximum.reduceat(records.tokens, records.starts[:-1])
+    known = np.flatnonzero(highest < vocab_size).tolist()
+    if len(known) == len(records):
+        return records
+    _log.warning(
+        "%d texts are left out: they have the token %d, and the model has %d",
+        len(records) - len(known),
+        highest.max(),
+        vocab_size,
+    )
+    return records.take(known)
 
 
 def _room(llm: LLM, job: Job) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 from foretoken.engine.conversations import tool_options, written
 from foretoken.engine.prompts import chat_ids, ids_after, text_ids
+from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.spellings import ASSISTANT, Conversation, Message
 from foretoken.train.records import Records
@@ -23,12 +24,19 @@ Pair = tuple[list[int], list[int]]
 def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
     """The file's own texts and answers, every turn of an assistant with what was said before it,
     each record cut to `length` tokens. Where that leaves none of the answer, or the template can't
-    write it as its own turn, the turn is left out, and the log says how many are."""
+    write it as its own turn, the turn is left out, and so are conversations that the template can't
+    write at all; the log says how many. Raises `ForetokenError` where it can write none."""
     ends = {raw: end_of_turn(llm, raw) for raw in {each.raw for each in conversations}}
     pairs: list[Pair] = []
+    unwritten: list[ForetokenError] = []
     long = strange = 0
     for each in conversations:
-        for prompt, answer in _answers(llm, each, ends[each.raw]):
+        try:
+            answers = _answers(llm, each, ends[each.raw])
+        except ForetokenError as error:
+            unwritten.append(error)
+            continue
+        for prompt, answer in answers:
             if answer is None:
                 strange += 1
             elif len(prompt) >= length:
@@ -41,6 +49,12 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
     ):
         if count:
             _log.warning("%d answers are left out: %s", count, reason)
+    if unwritten and not pairs:
+        raise unwritten[0]
+    if unwritten:
+        _log.warning(
+            "%d conversations are left out, the first as: %s", len(unwritten), unwritten[0]
+        )
     return Records.of([pair for pair in pairs if pair[1]], length, llm.model.vocab_size)
 
 
@@ -48,11 +62,13 @@ def _answers(
     llm: LLM, conversation: Conversation, end: Seq[int]
 ) -> list[tuple[list[int], list[int] | None]]:
     """What is read before each turn of the assistant, and that turn; None for one that can't be
-    written. An assistant that speaks first is a template's greeting, and no answer."""
+    written. An assistant that speaks first is a template's greeting, and no answer; nor is a turn
+    of weight 0, as files for OpenAI's fine-tuning have it."""
     found = []
     turns = conversation.whole
     for i, turn in enumerate(turns):
-        if turn["role"] == ASSISTANT and (conversation.raw or _asked(turns[:i])):
+        learned = turn["role"] == ASSISTANT and turn.get("weight", 1) != 0
+        if learned and (conversation.raw or _asked(turns[:i])):
             prompt = prompt_ids(llm, conversation, turns[:i])
             answer = _answer(llm, conversation, turns[: i + 1], end, prompt)
             found.append((prompt, answer))
@@ -68,7 +84,7 @@ def _answer(
 ) -> list[int] | None:
     """The last of the turns, as its model would write it after the prompt. What is more than a text
     (calls of tools, reasoning) is what the template writes after the beginning of an answer."""
-    if turns[-1].keys() <= {"role", "content"}:
+    if turns[-1].keys() <= {"role", "content", "weight"}:
         ids = _said(llm, conversation, turns, prompt)
         return ids if end and ids[-1:] == [*end] else [*ids, *end]
     options = tool_options(llm.tokenizer, conversation.tools)

@@ -21,11 +21,13 @@ from foretoken.errors.values import typed
 from foretoken.files import read_json, write_file
 from foretoken.trainable import formats
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective
+from foretoken.trainable.losses import FEATURE, Objective
 
 _WEIGHTS, _CONFIG, _METHOD = "model.safetensors", "config.json", "foretoken_method"
 _COUNTS = ("num_layers", "num_heads")  # of the parts that a module is built of, one by one
 _MOST_PARTS = 1024
+_NEEDED = ("num_heads", "unroll", "blocks", "anchors", "num_tokens", "draft_vocab_size")
+"""Numbers of which 0 would leave nothing to draft with, or to learn from."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ class Trained(nn.Module):
     """Whether it has decoder layers that a training makes like the target's."""
     target_rotary: ClassVar[bool] = False
     """Whether its queries meet the target's keys, and so have to be rotated as these are."""
+    by_reach: ClassVar[bool] = False
+    """Whether its loss can weigh places by the chance that a draft reaches them."""
+    by_feature: ClassVar[bool] = False
+    """Whether its loss can have the distance from the target's next state."""
 
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()
@@ -91,6 +97,18 @@ class Trained(nn.Module):
 
     def copy_from(self, target: VocabularyLayers) -> None:
         """Copy the weights that begin as the target's."""
+
+    @classmethod
+    def check_objective(cls, objective: Objective) -> None:
+        """Raises `ForetokenError` for what its loss would leave out."""
+        asked = {"dynamic": objective.dynamic, FEATURE: objective.weights.get(FEATURE, 0.0)}
+        has = {"dynamic": cls.by_reach, FEATURE: cls.by_feature}
+        for name, value in asked.items():
+            if value and not has[name]:
+                raise ForetokenError(
+                    f"{name} is {value:g}, and the loss of {cls.method!r} has no such part; leave "
+                    "it out."
+                )
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
@@ -224,13 +242,17 @@ class Trained(nn.Module):
 
 
 def _check_counts(shape: Mapping[str, Any]) -> None:
-    """Raises `ValueError` for more parts than can be built."""
+    """Raises `ValueError` for more parts than can be built, and for none where some are needed."""
     for name in _COUNTS:
         count = shape.get(name, 1)
         if type(count) is not int or not 0 <= count <= _MOST_PARTS:
             raise ValueError(
                 f"{name} is {shown(count)}, and it must be a whole number, {_MOST_PARTS} at most"
             )
+    for name in _NEEDED:
+        count = shape.get(name)
+        if count is not None and (type(count) is not int or count < 1):
+            raise ValueError(f"{name} is {shown(count)}, and it must be a whole number, at least 1")
 
 
 def _stored_shapes(file: Path) -> dict[str, list[int]]:

@@ -35,6 +35,7 @@ class EagleModule(FeatureModule):
     outputs (the paper has 1)."""
 
     method: ClassVar[str] = "eagle"
+    by_feature = True
 
     def __init__(
         self,

@@ -62,6 +62,7 @@ class Eagle3Module(Trained):
 
     method: ClassVar[str] = "eagle3"
     like_target = True
+    by_reach = True
     d2t: Tensor
     t2d: Tensor
 

@@ -16,7 +16,11 @@ from torch import Tensor
 
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import unroll
-from foretoken.trainable.head_losses import chances_at_roots, heads_loss, ranks_at_roots
+from foretoken.trainable.head_losses import (
+    heads_loss,
+    ranks_at_roots,
+    sibling_chances_at_roots,
+)
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
@@ -29,6 +33,7 @@ class FeatureModule(Trained):
     layer_shape: LayerShape
     decoder_layers: ClassVar[int] = 1
     like_target = True
+    by_reach = True
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
         """The target's normed last states."""
@@ -55,9 +60,10 @@ class FeatureModule(Trained):
         outputs = self.outputs(lesson, self.shape["unroll"])
         return heads_loss(lesson, outputs, lesson.head, [], objective)
 
-    def chances(self, lesson: Lesson, depth: int) -> Tensor:
-        """[B, T, depth], as `chances_at_roots` has it."""
-        return chances_at_roots(lesson, self.outputs(lesson, depth), lambda x, _: lesson.head(x))
+    def chances(self, lesson: Lesson, depth: int, siblings: int) -> Tensor:
+        """[B, T, depth, siblings], as `sibling_chances_at_roots` has it."""
+        outputs = self.outputs(lesson, depth)
+        return sibling_chances_at_roots(lesson, outputs, lambda x, _: lesson.head(x), siblings)
 
     def ranks(self, lesson: Lesson, depth: int) -> Tensor:
         """[B, T, depth], as `ranks_at_roots` has it."""

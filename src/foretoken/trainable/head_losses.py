@@ -5,7 +5,7 @@ Head i, counted from 0, predicts the token i + 1 places after the root, from the
 root itself was read from: with the state at place t, the root is at t + 1 and head i predicts
 token t + 2 + i. Source: Cai et al. 2024 (Medusa), section 2.2.
 
-Legend: B rows, T places, H heads, D width, V vocabulary, P tokens to predict, K ranks.
+Legend: B rows, T places, H heads, D width, V vocabulary, P tokens to predict.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from foretoken.trainable.lesson import Lesson
-from foretoken.trainable.losses import Objective, chance_to_reach, chunked, drawn_chance
+from foretoken.trainable.losses import (
+    Objective,
+    chance_to_reach,
+    chunked,
+    drawn_chance,
+    sibling_chances,
+)
 
 Logits = Callable[[Tensor], Tensor]
 """Head states [..., H, D] -> logits [..., H, V]."""
@@ -109,7 +115,7 @@ Scores = Callable[[Tensor, Tensor], Tensor]
 
 Measure = Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor]
 """A draft's logits [P, H, V], the text's tokens [P, H], and a function that computes the target's
-logits there [P, H, V] -> [P, H]."""
+logits there [P, H, V] -> [P, H], or more of each head."""
 
 
 def ranks_at_roots(lesson: Lesson, states: Tensor, logits: Scores) -> Tensor:
@@ -135,10 +141,25 @@ def chances_at_roots(lesson: Lesson, states: Tensor, logits: Scores) -> Tensor:
     return _at_roots(lesson, states, logits, chance, states.new_zeros(states.shape[:3]))
 
 
+def sibling_chances_at_roots(lesson: Lesson, states: Tensor, logits: Scores, count: int) -> Tensor:
+    """[B, T, H, count] the same of each of `count` siblings that are drawn there without
+    replacement, right on average. The same lesson has the same numbers."""
+    random = torch.Generator(states.device).manual_seed(0)
+
+    def chances(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+        heads = zip(scores.unbind(1), target().unbind(1), goal.unbind(1), strict=True)
+        each = [sibling_chances(*head, lesson.temperature, count, random) for head in heads]
+        return torch.stack(each, 1)
+
+    none = states.new_zeros(*states.shape[:3], count)
+    return _at_roots(lesson, states, logits, chances, none)
+
+
 def _at_roots(
     lesson: Lesson, states: Tensor, logits: Scores, measure: Measure, values: Tensor
 ) -> Tensor:
-    """`values` [B, T, H], with the measure written to every root's places that the record has."""
+    """`values` [B, T, H, …], with the measure written to every root's places that the record
+    has."""
     length, heads = states.shape[1:3]
     row, root = (lesson.max_nodes >= 0).nonzero(as_tuple=True)
     ahead = torch.arange(1, heads + 1, device=states.device)
@@ -155,5 +176,6 @@ def _at_roots(
         found = measure(scores, goal, target).to(values.dtype)
         inside = (t[:, None] + ahead < length) & (lesson.positions[r, t] > 0)[:, None]
         inside = inside & (lesson.records[r[:, None], place] == lesson.records[r, t][:, None])
+        inside = inside.view(*inside.shape, *[1] * (values.dim() - inside.dim() - 1))
         values[r, t] = torch.where(inside, found, values[r, t])
     return values

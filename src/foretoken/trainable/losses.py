@@ -29,10 +29,20 @@ NLL = "nll"
 """The name of the objective that does not read the target's logits: -log of the probability of the
 text's token."""
 
+_TINY = 1e-30  # in place of a sum that is 0
+
 
 def _log(logits: Tensor) -> Tensor:
-    wide = logits.dtype if logits.dtype == torch.float64 else torch.float32
-    return logits.log_softmax(-1, dtype=wide)
+    return logits.log_softmax(-1, dtype=_wide(logits))
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    return logits.dtype if logits.dtype == torch.float64 else torch.float32
+
+
+def _at(temperature: float, logits: Tensor) -> Tensor:
+    """The distribution that is sampled from."""
+    return (logits.to(_wide(logits)) / temperature).softmax(-1)
 
 
 def _kl(p: Tensor, q: Tensor) -> Tensor:
@@ -85,8 +95,60 @@ def acceptance(drafter: Tensor, target: Tensor) -> Tensor:
 def drawn_chance(drafter: Tensor, target: Tensor, tokens: Tensor, temperature: float) -> Tensor:
     """[...] the chance that a token drawn from the drafter's logits is accepted and is the text's,
     tokens [...], which was drawn from the target's: min(1, q / p)."""
-    q, p = ((logits / temperature).log_softmax(-1) for logits in (drafter, target))
+    q, p = (_log(logits.to(_wide(logits)) / temperature) for logits in (drafter, target))
     return (q - p).gather(-1, tokens[..., None])[..., 0].clamp(max=0).exp()
+
+
+def sibling_chances(
+    drafter: Tensor,
+    target: Tensor,
+    tokens: Tensor,
+    temperature: float,
+    count: int,
+    random: torch.Generator,
+) -> Tensor:
+    """[..., count] the same for children that are drawn one after the other without replacement:
+    the chance that each is the first to be accepted, and is the text's token.
+
+    Recursive rejection (`foretoken.verify.multi_candidate`): what is rejected changes the chances
+    of those after it, so that it is drawn, by `random`, and the second and later ones are right on
+    average.
+    """
+    left, residual = (_at(temperature, logits) for logits in (drafter, target))
+    own = tokens[..., None]
+    written, reached = residual.gather(-1, own).clamp(min=_TINY), torch.ones_like(residual[..., :1])
+    chances = []
+    for number in range(count):
+        proposal = left / left.sum(-1, keepdim=True).clamp(min=_TINY)
+        paid = torch.minimum(residual, proposal).gather(-1, own)
+        chances.append(reached * paid / written)
+        if number + 1 < count:
+            rejected, residual = (proposal - residual).clamp(min=0), residual - proposal
+            chance = rejected.sum(-1, keepdim=True)
+            reached = reached * chance
+            rejected = torch.where(chance > 0, rejected, 1.0)  # something to draw from
+            drawn = torch.multinomial(rejected.flatten(0, -2), 1, generator=random)
+            left = left.scatter(-1, drawn.view(own.shape), 0.0)
+            residual = residual.clamp(min=0)
+            residual = residual / residual.sum(-1, keepdim=True).clamp(min=_TINY)
+    return torch.cat(chances, -1)
+
+
+def chances_in_turn(
+    drafters: Seq[Tensor], target: Tensor, tokens: Tensor, temperature: float
+) -> Tensor:
+    """[..., K] the same for children of which each of K drafters has drawn one from its own logits:
+    what is rejected changes nothing for those after it."""
+    residual, own = _at(temperature, target), tokens[..., None]
+    written, reached = residual.gather(-1, own).clamp(min=_TINY), torch.ones_like(residual[..., :1])
+    chances = []
+    for logits in drafters:
+        proposal = _at(temperature, logits)
+        chances.append(reached * torch.minimum(residual, proposal).gather(-1, own) / written)
+        residual = (residual - proposal).clamp(min=0)
+        owed = residual.sum(-1, keepdim=True)
+        reached, residual = reached * owed, residual / owed.clamp(min=_TINY)
+    return torch.cat(chances, -1)
 
 
 def nla(drafter: Tensor, target: Tensor) -> Tensor:

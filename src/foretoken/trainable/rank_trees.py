@@ -1,9 +1,10 @@
 """Draft trees given by token ranks: their acceptance along a text, and the best tree of n nodes.
 
 A path names at each level the rank of a token in the drafter's distribution: (0, 2) is the third
-likeliest token after the likeliest. Source: Cai et al. 2024 (Medusa), section 2.3.3 and appendix C.
+likeliest token after the likeliest; where siblings are drawn, the third after the first. Source:
+Cai et al. 2024 (Medusa), section 2.3.3 and appendix C.
 
-Legend: B rows, T places, H levels or heads, R roots.
+Legend: B rows, T places, H levels or heads, K siblings, R roots.
 """
 
 from __future__ import annotations
@@ -45,6 +46,19 @@ def tree_acceptance(ranks: Tensor, max_nodes: Tensor, paths: Seq[Seq[int]]) -> T
         accepted = accepted & hit
         levels.append(accepted)
     return torch.stack(levels, 2) if levels else accepted[..., None][..., :0]
+
+
+def drawn_tree_acceptance(chances: Tensor, max_nodes: Tensor, paths: Seq[Seq[int]]) -> Tensor:
+    """[B, T, levels] the chance that more than n levels are accepted of a tree whose siblings are
+    drawn one after the other; chances: [B, T, H, K] that the text's token is accepted as the first,
+    the second … of them; only the tree's first `max_nodes` [B, T] nodes are drafted."""
+    levels = chances.new_zeros(*max_nodes.shape, max(map(len, paths), default=0))
+    reached: dict[tuple[int, ...], Tensor] = {(): torch.ones_like(chances[..., 0, 0])}
+    for place, path in enumerate(tuple(path) for path in paths):
+        own = chances[:, :, len(path) - 1, path[-1]] * (place < max_nodes)
+        reached[path] = reached[path[:-1]] * own
+        levels[:, :, len(path) - 1] += reached[path]
+    return levels
 
 
 def _code(path: Seq[int], base: int) -> int:

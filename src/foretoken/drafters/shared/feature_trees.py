@@ -34,9 +34,15 @@ from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.feature_layer import FeatureModel
-from foretoken.trainable.lesson import Lesson, drawn_acceptance
+from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.narrow import loaded
-from foretoken.trainable.rank_trees import Paths, check_paths, fitting_paths, tree_acceptance
+from foretoken.trainable.rank_trees import (
+    Paths,
+    check_paths,
+    drawn_tree_acceptance,
+    fitting_paths,
+    tree_acceptance,
+)
 from foretoken.tree import MOST_NODES, DraftTree, Kind
 from foretoken.trees.grow import Frontier, beam, expand, sample, widths_of
 from foretoken.trees.join import assemble
@@ -279,9 +285,10 @@ class GivenTree:
         return assemble([(rows, tree)], len(sequences), device)
 
     def acceptance(self, module: Any, lesson: Lesson) -> Tensor:
-        """[B, T, levels] the chance of a chain; of a tree 0 or 1, at temperature 0."""
+        """[B, T, levels] 0 or 1 at temperature 0; above it the chance."""
         depth = max(map(len, self._paths))
-        if lesson.temperature and not self.branches:
-            return drawn_acceptance(module.chances(lesson, depth), lesson.max_nodes)
-        ranks = module.ranks(lesson, depth)
-        return tree_acceptance(ranks, lesson.max_nodes, self._paths)
+        if not lesson.temperature:
+            return tree_acceptance(module.ranks(lesson, depth), lesson.max_nodes, self._paths)
+        siblings = 1 + max(max(path) for path in self._paths)
+        chances = module.chances(lesson, depth, siblings)
+        return drawn_tree_acceptance(chances, lesson.max_nodes, self._paths)

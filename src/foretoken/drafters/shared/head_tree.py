@@ -50,6 +50,8 @@ class Heads(Trained):
     """A module of `num_heads` heads; head i, from 0, predicts the token i + 1 places after the
     root."""
 
+    by_reach = True
+
     def head_states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """Each head's states [B, S, H, D] at places [B, S] of a text, those before the roots."""
         raise NotImplementedError
