@@ -28,6 +28,18 @@ def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
         serve._defaults("mini", str(tmp_path / "none"), "{}")
 
 
+def test_files_of_https_are_looked_for_before_the_model_is_loaded(tmp_path: Path) -> None:
+    there, missing = tmp_path / "cert.pem", tmp_path / "none.pem"
+    there.touch()
+    with pytest.raises(ForetokenError, match="--ssl-keyfile does nothing alone"):
+        serve._check_files(there, None)
+    for pair, option in (((missing, there), "keyfile"), ((None, missing), "certfile")):
+        with pytest.raises(ForetokenError, match=f"--ssl-{option}: there is no file"):
+            serve._check_files(*pair)
+    serve._check_files(None, there)  # its key may be in it
+    serve._check_files(None, None)
+
+
 def test_origins() -> None:
     assert serve._origins('["*"]') == ("*",)
     with pytest.raises(ForetokenError, match="JSON list"):

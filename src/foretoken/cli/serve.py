@@ -163,6 +163,7 @@ def serve(
     """
     _check_installed()
     replicas.check(seed, enable_log_requests)
+    _check_files(ssl_keyfile, ssl_certfile)
     from foretoken.async_llm import AsyncLLM
     from foretoken.serve import run
     from foretoken.serve.app import application
@@ -234,6 +235,15 @@ def _check_installed() -> None:
             f"A server needs {error.name}; pip install 'foretoken[serve]'."
         ) from error
     del prometheus_client, starlette, uvicorn
+
+
+def _check_files(key: Path | None, certificate: Path | None) -> None:
+    """Before the model is loaded; a certificate's file may have its key in it."""
+    if key is not None and certificate is None:
+        raise ForetokenError("--ssl-keyfile does nothing alone; add --ssl-certfile.")
+    for option, file in (("--ssl-keyfile", key), ("--ssl-certfile", certificate)):
+        if file is not None and not file.is_file():
+            raise ForetokenError(f"{option}: there is no file {file}; give one in PEM.")
 
 
 def _tool_parser(enabled: bool, parser: str | None) -> str | None:
