@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import foretoken
 from foretoken.machine import cache_folder
 
 
@@ -15,11 +18,14 @@ class Kept:
     """Findings by name, of one plan; another plan begins anew."""
 
     def __init__(self, path: Path, plan: dict[str, Any]) -> None:
-        """plan: what was measured and how, as JSON."""
+        """plan: what was measured and how, as JSON. What a kill left of a last line is cut off."""
         self._path, head = path, json.loads(json.dumps({"plan": plan}, default=str))
-        lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+        content = path.read_bytes() if path.is_file() else b""
+        whole = content[: content.rfind(b"\n") + 1]
+        lines = whole.splitlines()
         if lines and json.loads(lines[0]) == head:
             self._found = dict(json.loads(line) for line in lines[1:])
+            os.truncate(path, len(whole))
             return
         self._found = {}
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -53,3 +59,13 @@ def of_options(name: str, given: Namespace) -> Kept:
     """What a benchmark with these options has found, in the cache folder."""
     plan = {key: value for key, value in vars(given).items() if key not in ("check", "out")}
     return Kept(cache_folder() / "benchmarks" / f"{name}.jsonl", plan)
+
+
+def code() -> str:
+    """foretoken's source as 16 hex digits, for plans of checks: what was right with another one may
+    be wrong with this one."""
+    root, digest = Path(foretoken.__file__).parent, hashlib.sha256()
+    for file in sorted(root.rglob("*")):
+        if file.suffix in (".py", ".cpp", ".h"):
+            digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()[:16]

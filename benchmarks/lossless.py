@@ -3,7 +3,7 @@
 Every row of the method table that is lossless and needs no trained weights, greedy: one prompt at
 a time and several together, against plain decoding one at a time. Where rows have the same bits
 alone and among others, as blocks of GGUF files have, no near tie is an excuse. What is done is kept
-in --work; the same command goes on there. Example:
+in --work; the same command goes on there, as long as source and models are the same. Example:
 
     python benchmarks/lossless.py --model large.gguf --draft-model small.gguf --check
 """
@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from identity import Texts, compare, write
-from kept import Kept
+from kept import Kept, code
 from shared import bundled, options, save, table
 
 from foretoken import LLM, SamplingParams
+from foretoken.files import fingerprint
 from foretoken.machine import cache_folder
 from foretoken.methods import METHODS, Method, Need
-from foretoken.models.load import load_model, load_tokenizer
+from foretoken.models.load import find, load_model, load_tokenizer
 from foretoken.progress import track
 from foretoken.registry import BASELINE
 
@@ -95,10 +96,12 @@ def measured(given: Namespace) -> Iterator[dict[str, Any]]:
 
 
 def kept(given: Namespace) -> Kept:
-    """What has been found with the same models and options."""
-    models = {name: Path(getattr(given, name)).name for name in ("model", "draft_model")}
+    """What has been found with the same source, models and options."""
+    places = {name: find(getattr(given, name)) for name in ("model", "draft_model")}
+    models = {name: [place.name, fingerprint(place)] for name, place in places.items()}
     options = ("prompts", "max_tokens", "draft_backend")
-    return Kept(given.work, models | {name: getattr(given, name) for name in options})
+    plan = {"code": code()} | models | {name: getattr(given, name) for name in options}
+    return Kept(given.work, plan)
 
 
 def main() -> int:

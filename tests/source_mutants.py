@@ -96,6 +96,12 @@ SERVING: dict[str, Mutant] = {
         "min(map(len, params.stops), default=1)",
         ("test_llm.py::test_a_stream_holds_back_the_longest_stop_string",),
     ),
+    "a stream shows what it should hold back of a short text": Mutant(
+        "foretoken.engine.streamed:_Text.of",
+        "max(0, len(text) - self._withheld)",
+        "len(text) - self._withheld if self._withheld else None",
+        ("engine/test_streamed.py::test_a_text_that_begins_with_a_stop_string",),
+    ),
     "config.json over generation_config.json": Mutant(
         "foretoken.llm:_eos_ids",
         "folder is not None and (ends := generation_ends(folder))",

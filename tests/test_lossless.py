@@ -29,7 +29,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_record_that_goes_on_where_it_was(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done isn't done again; other options begin anew."""
+    """What is done isn't done again; other options and another source begin anew."""
     code, record = run("--methods", "pld", "sps")
     assert (code, record["met"]) == (0, True)
     cells = {cell["cell"] for cell in record["cells"]}
@@ -40,6 +40,9 @@ def test_a_record_that_goes_on_where_it_was(run: Any, monkeypatch: pytest.Monkey
     assert run("--methods", "pld", "sps")[1]["cells"] == record["cells"] and not written
     run("--methods", "pld", "--max-tokens", "4", "--batches", "2")
     assert len(written) == 2
+    monkeypatch.setattr(lossless, "code", lambda: "another")
+    run("--methods", "pld", "--max-tokens", "4", "--batches", "2")
+    assert len(written) == 4
 
 
 def test_another_token_is_found(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,20 @@ def test_what_was_measured_is_kept(tmp_path: Path) -> None:
     assert Kept(path, {"model": "other"}).get("a") is None is Kept(path, plan).get("a")
 
 
+def test_what_a_kill_left_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "work.jsonl"
+    Kept(path, {}).keep("a", [1])
+    for torn in (b'["b", [2', b'["b", [2]]'):
+        with path.open("ab") as file:
+            file.write(torn)
+        again = Kept(path, {})
+        assert again.get("a") == [1] and again.get("b") is None
+    again.keep("c", 3)
+    assert Kept(path, {}).get("c") == 3
+    path.write_bytes(path.read_bytes()[:5])
+    assert Kept(path, {}).get("a") is None
+
+
 def test_answers_have_lengths_of_their_own() -> None:
     """The same ones for every row, about as long as is asked for."""
     given = Namespace(max_tokens=64)

@@ -89,6 +89,28 @@ def test_a_server_runs_as_it_runs(running: ModelOptions, option: str) -> None:
     assert job.plan.max_model_len == 300 and [*job.parts[0].configs] == ["server"]
 
 
+def test_a_server_beside_its_baseline_has_another_label() -> None:
+    """Else one of the two would be asked in the place of both."""
+    urls = {"base_url": "http://localhost:1/v1", "baseline_url": "http://localhost:2/v1"}
+    given = BenchOptions(suite="bundled", engine="openai", methods="autoregressive", **urls)
+    with pytest.raises(ForetokenError, match="autoregressive is plain decoding"):
+        make_job(given, ModelOptions())
+    alone = replace(given, baseline_url=None)
+    assert [*make_job(alone, ModelOptions()).parts[0].configs] == ["autoregressive"]
+
+
+def test_targets_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """A GGUF file as it lies and in float32: answers of both are in one file."""
+    path = gguf_files.written(tmp_path / "tiny.gguf")
+    settings = BenchOptions(suite="bundled", model=str(path), methods="pld", dtypes="auto,float32")
+    job = make_job(settings, ModelOptions(device="cpu"))
+    targets = [job._server(part, part.model, part.configs).target for part in job.parts]
+    keys = [(target["name"], target["dtype"]) for target in targets]
+    assert keys == [("tiny.gguf", "float32"), ("tiny", "float32")]
+    [alone] = make_job(replace(settings, dtypes="auto"), ModelOptions(device="cpu")).parts
+    assert replace(job, parts=[alone])._name(alone) == "tiny"
+
+
 def test_a_gguf_file_has_a_precision_of_its_own(tmp_path: Path) -> None:
     """Weights in float16 and products in float32: "float32" would be another model."""
     path = gguf_files.written(tmp_path / "tiny.gguf")

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from foretoken import LLM, SamplingParams
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.stats import RequestStats
+from foretoken.engine.streamed import Streamed
 from foretoken.testing import ByteTokenizer, Pair
 
 PARAMS = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
@@ -50,6 +53,18 @@ def test_texts_grow(pair: Pair) -> None:
         texts = [output.text for output in llm.stream([5, 9, 2], PARAMS)]
         assert all(longer.startswith(text) for text, longer in pairwise(texts))
         assert texts[-1] == llm.generate([[5, 9, 2]], PARAMS)[0].text
+
+
+def test_a_text_that_begins_with_a_stop_string() -> None:
+    """Nothing is shown of it, however short the text is beside it."""
+    tokenizer, stop = ByteTokenizer(), "bcdefghi"
+    stream = Streamed(tokenizer, SamplingParams(stop=["x", stop]))
+    shown = []
+    for count in range(1, 10):
+        sample = CompletionOutput(0, token_ids=tokenizer.encode("a" + stop)[:count])
+        output = RequestOutput(0, None, [1], [sample], RequestStats())
+        shown.append(stream.read(output).text)
+    assert shown == [*[""] * 7, "a", "ab"]  # the engine ends it before the last one is shown
 
 
 def test_what_a_stream_gave_is_the_callers(pair: Pair) -> None:

@@ -92,9 +92,10 @@ def test_logprobs(client: OpenAI, served: Served) -> None:
     assert [entry.logprob for part in parts for entry in part] == values
 
 
-def test_a_stop_string_is_never_seen(client: OpenAI, served: Served) -> None:
+@pytest.mark.parametrize("place", [slice(12, 14), slice(1, 13)], ids=["short", "long"])
+def test_a_stop_string_is_never_seen(client: OpenAI, served: Served, place: slice) -> None:
     whole = offline(served, temperature=0, max_tokens=40).text
-    stop = whole[12:14]
+    stop = whole[place]
     options = {"stop": stop, "temperature": 0, "max_completion_tokens": 40}
     answer = client.chat.completions.create(**FIXED | options).choices[0]
     assert answer.finish_reason == "stop"

@@ -105,6 +105,11 @@ def test_refusals(client: OpenAI, body: dict[str, Any]) -> None:
     assert isinstance(caught.value.body, dict) and caught.value.body["message"]
 
 
+def test_more_texts_than_one_answer_has(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="129 prompts with n 128; ask for at most"):
+        client.completions.create(**FIXED, prompt=[[1]] * 129, n=128)
+
+
 def test_one_prompt_that_is_refused_leaves_nothing_running(client: OpenAI, served: Served) -> None:
     with pytest.raises(openai.BadRequestError):
         client.completions.create(**FIXED, prompt=[[1, 2], [999]])

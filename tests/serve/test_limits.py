@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import httpx
 import openai
@@ -33,6 +34,18 @@ def test_a_full_queue_is_told_and_retried() -> None:
         assert patient.completions.create(model="toy", prompt="a", max_tokens=2).usage
         page = httpx.get(f"{served.url}/metrics").text
         assert 'admission_rejections_total{engine="0",model_name="toy",reason="queue_full"}' in page
+
+
+def test_more_than_the_queue_can_ever_take() -> None:
+    """Is no matter of waiting."""
+    with serving(toy(max_num_seqs=2, max_queued=1)) as served:
+        client = OpenAI(base_url=f"{served.url}/v1", api_key="any", max_retries=0)
+        asked: dict[str, Any] = {"model": "toy", "max_tokens": 2}
+        assert len(client.completions.create(**asked, prompt="a", n=3).choices) == 3
+        wrong: list[dict[str, Any]] = [{"prompt": "a", "n": 4}, {"prompt": ["a", "b"], "n": 2}]
+        for more in wrong:
+            with pytest.raises(openai.BadRequestError, match="takes 3 at a time"):
+                client.completions.create(**asked, **more)
 
 
 def test_bodies() -> None:

@@ -105,3 +105,15 @@ def test_a_stop_that_is_wrong_twice() -> None:
 @pytest.mark.parametrize("prompt", ["a", [], ["a", "b"], [1, 2], [[1], [2, 3]]])
 def test_forms_of_a_prompt(prompt: Any) -> None:
     assert CompletionBody.model_validate({"prompt": prompt}).prompt == prompt
+
+
+def test_what_each_step_goes_through_is_bounded() -> None:
+    """All clients' steps wait for it, and a body has room for millions."""
+    ids = {"allowed_token_ids": [5, 6, 5] * 10, "stop_token_ids": [7] * 10}
+    made = params(CompletionBody.model_validate({"prompt": "a", **ids}), {}, None, None)
+    assert (made.allowed_token_ids, made.stop_token_ids) == ((5, 6), (7,))
+    for name in ("stop", "bad_words"):
+        body = CompletionBody.model_validate({"prompt": "a", name: ["b"] * 10_001})
+        with pytest.raises(ApiError, match="has 10,001 texts; give at most 10,000") as caught:
+            params(body, {}, None, None)
+        assert (caught.value.status, caught.value.param) == (400, name)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import pytest
 
-from foretoken import SamplingParams
+from foretoken import AsyncLLM, SamplingParams
+from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.stats import RequestStats
 from foretoken.serve.errors import ApiError
-from foretoken.serve.server import checked
-from served import Served, toy
+from foretoken.serve.server import Server, checked
+from foretoken.serve.settings import ServerSettings
+from served import Served, serving, toy
 
 
 def test_the_text_of_a_seed_whoever_else_asks(served: Served) -> None:
@@ -43,7 +47,37 @@ def test_what_failed_is_told() -> None:
         with pytest.raises(ApiError, match="It broke") as caught:
             checked(output)
         assert caught.value.status == status
+    with pytest.raises(ApiError) as caught:
+        checked(output, constrained=False)
+    assert caught.value.status == 500  # no grammar, so nothing of the body's
     sample.finish_reason, output.error = "cancelled", None
     with pytest.raises(ApiError) as caught:
         checked(output)
     assert caught.value.status == 503
+
+
+def test_an_engine_that_breaks_is_no_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even to a client whose request it hadn't begun."""
+
+    def broken(engine: Engine, *given: object) -> Any:
+        raise LookupError("inside")
+
+    with serving(toy()) as server:
+        monkeypatch.setattr(Engine, "step", broken)
+        monkeypatch.setattr(Engine, "fail_all", broken)
+        body = {"prompt": "a", "max_tokens": 4}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
+        monkeypatch.undo()
+        assert answer.status_code == 500, answer.text
+        assert "has stopped" in answer.json()["error"]["message"]
+        assert httpx.get(f"{server.url}/health").status_code == 503
+
+
+def test_a_prediction_is_no_longer_than_the_context() -> None:
+    """What can't be written needn't be read by the engine that all clients share."""
+    with toy() as llm:
+        server = Server(AsyncLLM(llm), ServerSettings(names=("toy",)))
+        params = SamplingParams(prediction="b" * 10_000)
+        given = asyncio.run(server.encoded({"prompt": "a"}, params, None))
+    assert given.params.prediction is not None
+    assert len(given.params.prediction) == server.context

@@ -11,7 +11,15 @@ from foretoken.serve.settings import ServerSettings
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"names": ()}, {"api_keys": ("",)}, {"request_metrics": "all"}], ids=str
+    "wrong",
+    [
+        {"names": ()},
+        {"api_keys": ("",)},
+        {"api_keys": ("good", "key\n")},
+        {"api_keys": ("ü",)},
+        {"request_metrics": "all"},
+    ],
+    ids=str,
 )
 def test_refusals(wrong: dict[str, Any]) -> None:
     with pytest.raises(ForetokenError):

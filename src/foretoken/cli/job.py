@@ -157,12 +157,22 @@ class Job:
         plan = dataclasses.replace(
             self.plan,
             model=place,
-            name=part.model if remote else measuring.target_name(part.model, part.shape),
+            name=part.model if remote else self._name(part),
             methods=methods,
             dtype=part.dtype,
             inflated=None if part.shape == measuring.AS_IT_IS else part.shape,
         )
         return _remote_server(self.settings, plan) if remote else Runner(plan)
+
+    def _name(self, part: _Part) -> str:
+        """A target's name in results. A GGUF file that runs as it lies has its whole name beside
+        another target of the same one: answers are known by name and precision, and the precision
+        in which both compute is the same."""
+        from foretoken.models.load import find
+
+        name = measuring.target_name(part.model, part.shape)
+        alike = [p for p in self.parts if measuring.target_name(p.model, p.shape) == name]
+        return find(part.model).name if part.dtype == "auto" and len(alike) > 1 else name
 
 
 def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
@@ -237,7 +247,14 @@ def _changed(settings: BenchOptions | ModelOptions, names: Collection[str]) -> l
 
 def _remote_parts(settings: BenchOptions) -> list[_Part]:
     """The only part of a remote server: one target, with the server's method."""
+    from foretoken.bench.record import BASELINE
+
     label = "server" if settings.methods == "all" else settings.methods
+    if label == BASELINE and settings.baseline_url is not None:
+        raise ForetokenError(
+            f"{BASELINE} is plain decoding, which the server of --baseline-url does; give "
+            "--methods what the other one does."
+        )
     return [_Part(settings.model, {label: {}}, {}, measuring.AS_IT_IS, "auto", "results.json")]
 
 

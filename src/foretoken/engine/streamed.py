@@ -50,4 +50,4 @@ class _Text:
         self._tracker.extend(output.token_ids[self._read :])
         self._read = len(output.token_ids)
         text = self._tracker.text
-        return text[: len(text) - self._withheld] if self._withheld else text
+        return text[: max(0, len(text) - self._withheld)]

@@ -193,4 +193,4 @@ def _hints() -> dict[str, Any]:
 
 def _is_text(text: str) -> bool:
     """Whether a tokenizer could write it: not empty, and no half of a surrogate pair."""
-    return text != "" and not any("\ud800" <= character <= "\udfff" for character in text)
+    return text != "" and text.encode("utf-8", "ignore").decode("utf-8") == text

@@ -18,7 +18,7 @@ from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
 from foretoken.serve.schema import ChatBody, params
-from foretoken.serve.server import Answering, Server, checked
+from foretoken.serve.server import Answering, Server
 from foretoken.serve.settings import ServerSettings
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
 from foretoken.serve.tools import TAGS, format_named, message
@@ -125,9 +125,10 @@ class _Answer:
         return told
 
     async def _checked(self, output: RequestOutput) -> RequestOutput:
-        """`checked`; an error of the grammar of calls names the function that it comes from."""
+        """`Answering.checked`; an error of the grammar of calls names the function that it comes
+        from."""
         try:
-            return checked(output)
+            return self._answering.checked(output)
         except ApiError as error:
             if error.status != 400 or not self._body.tools:
                 raise

@@ -16,11 +16,12 @@ from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.prompts import text_ids
 from foretoken.engine.stopping import TextTracker, decoded
 from foretoken.errors import described
+from foretoken.sampling.params import MOST_SAMPLES
 from foretoken.serve.blocks import Blocks
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
 from foretoken.serve.schema import CompletionBody, params
-from foretoken.serve.server import Answering, Server, checked
+from foretoken.serve.server import Answering, Server
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
 from foretoken.serve.usage import usage
 
@@ -50,6 +51,9 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     prompts = _prompts(body.prompt)
     if not prompts:
         raise ApiError(400, "prompt is an empty list; give at least one.", "prompt")
+    if len(prompts) * body.n > MOST_SAMPLES:
+        asked = f"{len(prompts):,} prompts with n {body.n}"
+        raise ApiError(400, f"There are {asked}; ask for at most {MOST_SAMPLES:,} texts.", "prompt")
     encoded = []
     for prompt in prompts:
         given = await asyncio.to_thread(_as_asked, prompt, server, body)
@@ -134,8 +138,8 @@ class _Answer:
 
     def _told(self, output: RequestOutput) -> RequestOutput:
         """An output, without what was written where the prompt alone is asked for. Raises what
-        `checked` raises."""
-        checked(output)
+        `Answering.checked` raises."""
+        self._answering.checked(output)
         if not _prompt_alone(self._body):
             return output
         samples = [

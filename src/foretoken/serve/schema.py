@@ -29,6 +29,8 @@ _IdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 MOST_SAMPLES = 128
 MOST_LOGPROBS = 20
+MOST_TEXTS = 10_000
+"""Stop strings or bad words of a request: each step of all requests looks for each."""
 
 
 def _with_one_wrong(given: Any) -> Any:
@@ -243,6 +245,7 @@ def params(
     bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
     if not given.get("allowed_token_ids", True):  # vLLM's empty list allows all
         del given["allowed_token_ids"]
+    _shorten(given)
     own = {
         "logit_bias": bias or None,
         "logprobs": logprobs,
@@ -252,6 +255,19 @@ def params(
     }
     own["return_drafts"] = body.foretoken.blocks
     return SamplingParams(**(defaults | given | own))
+
+
+def _shorten(given: dict[str, Any]) -> None:
+    """Each id once: each step goes through all of them, and a body has room for millions. Raises
+    `ApiError` for too many texts."""
+    for name in {"allowed_token_ids", "stop_token_ids"} & given.keys():
+        given[name] = list(dict.fromkeys(given[name]))
+    for name in ("stop", "bad_words"):
+        texts = given.get(name)
+        if isinstance(texts, list) and len(texts) > MOST_TEXTS:
+            raise ApiError(
+                400, f"{name} has {len(texts):,} texts; give at most {MOST_TEXTS:,}.", name
+            )
 
 
 _FORMS = {

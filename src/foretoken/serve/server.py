@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -35,6 +36,9 @@ class Server:
         self.context: int = llm.llm.engine.target.max_length
         self.vocab_size: int = llm.llm.engine.target.vocab_size
         self.opening = llm.llm.engine.target.opening
+        queued = llm.llm.engine.max_queued
+        # Texts that can be taken at once: nothing runs yet.
+        self.most = None if queued is None else llm.llm.engine.target.free + queued
         self.metrics = Metrics(
             llm, settings.names[0], settings.metrics_prefix, self.context, settings.engine
         )
@@ -66,10 +70,19 @@ class Server:
         `ApiError` and `ForetokenError` for what can't be served."""
         given = await asyncio.to_thread(self.llm.encoded, prompt, params)
         check_length(given.ids, asked, self.context, self.opening)
-        return given
+        predicted = given.params.prediction
+        if predicted is None or len(predicted) <= self.context:
+            return given
+        # More can't be written, and the engine, which reads it, is everybody's.
+        return given._replace(params=replace(given.params, prediction=predicted[: self.context]))
 
     async def submit(self, kind: str, given: Seq[Encoded], body: Sampling) -> Answering:
-        """Queue an answer's requests: all of them, or none."""
+        """Queue an answer's requests: all of them, or none. Raises `ApiError` for more than there
+        will ever be places for: who was told that the queue is full would ask again for ever."""
+        count = sum(prompt.params.n for prompt in given)
+        if self.most is not None and count > self.most:
+            told = f"{count} texts are asked for, and this server takes {self.most} at a time"
+            raise ApiError(400, f"{told}; ask for fewer.", "n" if len(given) == 1 else "prompt")
         name = f"{kind}-{body.request_id or uuid4().hex}"
         answering = Answering(self, name)
         try:
@@ -96,10 +109,11 @@ class Answering:
     def __init__(self, server: Server, name: str) -> None:
         self.server, self.name, self.created = server, name, int(time.time())
         self.streams: list[OutputStream] = []
-        self._watches = contextlib.ExitStack()
+        self._watches, self._constrained = contextlib.ExitStack(), False
 
     async def add(self, given: Encoded, name: str) -> None:
         """Queue one more."""
+        self._constrained |= given.params.structured_outputs is not None
         watch = self.server.metrics.watch(given.params)
         prompt = {"prompt_token_ids": given.ids, "prompt": given.text}
         stream = await self.server.llm.submit(prompt, given.params, name, observer=watch.see)
@@ -111,6 +125,10 @@ class Answering:
         for stream in self.streams:
             stream.close()
         self._watches.close()
+
+    def checked(self, output: RequestOutput) -> RequestOutput:
+        """See `checked`."""
+        return checked(output, self._constrained)
 
     def opening(self, kind: str) -> dict[str, Any]:
         """What answers, and every chunk of a stream, begin with."""
@@ -129,12 +147,13 @@ class Answering:
         return told
 
 
-def checked(output: RequestOutput) -> RequestOutput:
+def checked(output: RequestOutput, constrained: bool = True) -> RequestOutput:
     """The output. Raises `ApiError` where it ended by an error, or was cut off. An error before it
-    was begun is the body's: a grammar that doesn't compile."""
+    was begun is the body's where its text is constrained: a grammar that doesn't compile. Others
+    are the engine's."""
     if output.error is not None:
-        begun = output.stats.queue_time is not None
-        raise failed(output.error) if begun else ApiError(400, output.error)
+        compiled = output.stats.queue_time is not None or not constrained
+        raise failed(output.error) if compiled else ApiError(400, output.error)
     if any(sample.finish_reason == "cancelled" for sample in output.outputs):
         raise ApiError(503, "The request was ended by the server; send it again.", headers=RETRY)
     return output

@@ -55,6 +55,11 @@ class ServerSettings:
             raise ForetokenError("A served model needs a name; give --served-model-name.")
         if not all(self.api_keys):
             raise ForetokenError("An API key is empty; give one with at least one character.")
+        if not all(k.isascii() and k.isprintable() and k == k.strip() for k in self.api_keys):
+            raise ForetokenError(
+                "An API key has a line break, a letter outside of ASCII or a space at an end, so "
+                "that no client could send it; give it without."
+            )
         if self.tool_call_parser is not None:
             format_named(self.tool_call_parser)
         if self.request_metrics not in METRICS:

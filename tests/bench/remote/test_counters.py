@@ -32,6 +32,12 @@ def test_shares_add_up(members: int) -> None:
     assert all(s.drafts or not s.drafted for s in shares)
 
 
+def test_each_request_takes_a_pass() -> None:
+    """Also where a gauge of other seconds says less."""
+    found = acceptance_between({}, parse("sglang:spec_accept_length 8\n"), 8, 4)
+    assert found is not None and found.passes == 4
+
+
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300", "1_0x", "9" * 400])
 def test_what_is_no_count_is_left_out(value: str) -> None:
     """The others are read."""

@@ -64,6 +64,7 @@ def test_a_line_has_an_end(start: bytes, part: bytes) -> None:
         (b'data: {"error": {"message": 5}}\n\n', "reports an error: 5"),
         (b'data: {"error": "out of\\n memory"}\n\n', "reports an error: out of memory"),
         (b"data: [DONE]\n\n", "ended its stream before"),
+        (WORD.replace(b"stop", b"abort") + b"data: [DONE]\n\n", "ended its answer by 'abort'"),
     ],
 )
 def test_a_stream_that_says_something_else(stream: bytes, told: str) -> None:
@@ -87,8 +88,10 @@ def test_a_stream_that_says_something_else(stream: bytes, told: str) -> None:
         b": hello\n\nevent: message\nid: 3\nretry: 9\n" + WORD + b"data:[DONE]\n\n",
         WORD.replace(b' "finish', b'\ndata: "finish') + b"data: [DONE]",
         WORD + b"data: [DONE]\n\ndata: rubbish\n\n",
+        b"data:\n\ndata: \n\n" + WORD + b"data: [DONE]\n\n",
+        WORD + b'data: {"choices": null, "usage": {"completion_tokens": 1}}\n\ndata: [DONE]\n\n',
     ],
-    ids=["bom", "crlf", "fields", "two lines", "more"],
+    ids=["bom", "crlf", "fields", "two lines", "more", "nothing", "usage"],
 )
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_stream_as_the_standard_allows_it(stream: bytes, size: int) -> None:

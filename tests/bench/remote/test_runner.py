@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from conftest import letters
-from fake_server import FIRST, GAP, KEY, PROMPT, WORDS, plan, serving, vllm
+from fake_server import (
+    FIRST,
+    GAP,
+    KEY,
+    PROMPT,
+    WORD,
+    WORDS,
+    answering,
+    head,
+    plan,
+    serving,
+    vllm,
+)
 from foretoken.bench.measure import metrics
 from foretoken.bench.plan import Unit, blocks, units
 from foretoken.bench.record import BASELINE, Answer, check, read_results
@@ -95,6 +109,47 @@ def test_acceptance_comes_from_the_counters(
     assert found["mean_acceptance_length"] == (8 / passes if passes else None)
     assert found["draft_acceptance_rate"] == (3 / 4 if drafted else None)
     assert found["tokens"] == 8
+
+
+def test_counters_that_are_missing_for_a_group() -> None:
+    """It has no acceptance: neither all drafts since the server's start, nor tokens of no pass."""
+    looks: list[int] = []
+
+    def counters(requests: int) -> str:
+        looks.append(requests)
+        return "" if len(looks) == 1 else vllm(1000 + requests)
+
+    with serving(counters) as (_, endpoint):
+        found = serve(RemoteRunner(plan(), endpoint), PROMPT, replace(PROMPT, id="2"))
+    assert [(a.tokens, a.passes, a.drafted) for a in found] == [(8, 0, 0), (8, 5, 4)]
+    measured = metrics.measure(found, [])
+    assert measured["mean_acceptance_length"] == 8 / 5
+    assert measured["spec_bench"]["mean_accepted_tokens"] == 8 / 5
+    assert measured["ms_per_step"]["other"] == pytest.approx(1000 * found[1].decoding / 5)
+
+
+def test_a_group_with_a_failure_has_no_part_in_the_acceptance() -> None:
+    """What was counted for it is not known to be the others'."""
+    prompts = [Prompt(name, "qa", (said,)) for name, said in zip("abcd", "1234", strict=True)]
+    prompts[3] = replace(prompts[3], turns=("refuse",))
+    with serving() as (_, endpoint):
+        found = serve(RemoteRunner(plan(batch_sizes=(2,)), endpoint), *prompts)
+    assert [a.passes for a in found] == [5, 5, 0, 0] and found[2].tokens == 8
+    assert metrics.measure(found, [])["mean_acceptance_length"] == 8 / 5
+
+
+@pytest.mark.parametrize("usage", [b'{"completion_tokens": 0}', b"null"])
+def test_a_server_that_counts_nothing(usage: bytes) -> None:
+    """No tokens for a text is no count."""
+
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        head(to)
+        to.wfile.write(WORD + b'data: {"choices": [], "usage": %b}\n\n' % usage)
+        to.wfile.write(b"data: [DONE]\n\n")
+
+    with answering(answer) as url:
+        [answered] = RemoteRunner(plan(), Endpoint(url, "m")).serve(Unit((PROMPT,), 1, 0.0))
+    assert answered.error is not None and "doesn't count tokens" in answered.error
 
 
 def test_a_failed_prompt_is_recorded_and_spoils_no_other() -> None:

@@ -10,6 +10,7 @@ from compared import PROMPTS, Make
 from foretoken.bench.record import Answer
 from foretoken.bench.report import paired
 from foretoken.bench.report.compare import compare
+from measured_answers import answer
 
 
 def test_false_alarms_are_as_rare_as_promised() -> None:
@@ -44,3 +45,13 @@ def test_batches_are_the_unit(make: Make) -> None:
     assert not compare(a, b).beyond
     mixed = {k: replace(v, group=f"group-{i % 6}") for i, (k, v) in enumerate(mine.items())}
     assert paired.pair((mine, mine), (mixed, mixed)) is None
+
+
+def test_passes_that_a_server_did_not_count() -> None:
+    """There is a speedup, and no acceptance length."""
+    answers = [answer(id=i) for i in "ab"]
+    known = paired.gather(answers).popitem()[1]
+    partly = paired.gather([answers[0], replace(answers[1], passes=0)]).popitem()[1]
+    units = paired.pair((known, known), (partly, known))
+    assert units is not None and paired.values(units, "speedup") == (1.0, 1.0)
+    assert paired.values(units, "mean acceptance length") is None

@@ -103,7 +103,7 @@ def measure(
         "tokens_per_second": _ratio(written, sum(a.decoding for a in answers)),
         "speedup": speedup,
         "speedup_ci95": bootstrap(*totals),
-        "mean_acceptance_length": _ratio(written, sum(a.passes for a in answers)),
+        "mean_acceptance_length": _acceptance_length(answers),
         "draft_acceptance_rate": _ratio(
             sum(sum(a.accepted_at) for a in answers), sum(a.drafted for a in answers)
         ),
@@ -133,6 +133,17 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole else None
 
 
+def _with_passes(answers: Iterable[Answer]) -> list[Answer]:
+    """The answers whose passes are known: a server's counters may be there for some groups and not
+    for others."""
+    return [a for a in answers if a.passes]
+
+
+def _acceptance_length(answers: Iterable[Answer]) -> float | None:
+    known = _with_passes(answers)
+    return _ratio(sum(a.tokens for a in known), sum(a.passes for a in known))
+
+
 def _totals(answers: Seq[Answer], plain: Seq[Answer]) -> tuple[list[float], ...]:
     """(tokens, seconds, plain tokens, plain seconds) of each group; of prompts that both have."""
     shared = {a.id for a in answers} & {a.id for a in plain}
@@ -158,9 +169,8 @@ def spec_bench(answers: Seq[Answer], plain: Seq[Answer]) -> SpecBench:
     rate = _per_question(answers)
     both = [_per_question([a for a in of if a.id in shared]) for of in (answers, plain)]
     speedup = both[0] / both[1] if both[0] is not None and both[1] else None
-    tokens, passes = sum(a.tokens for a in answers), sum(a.passes for a in answers)
     return {
-        "mean_accepted_tokens": _ratio(tokens, passes),
+        "mean_accepted_tokens": _acceptance_length(answers),
         "tokens_per_second": rate,
         "speedup": speedup,
     }
@@ -187,9 +197,9 @@ def _per_position(answers: Seq[Answer]) -> list[float]:
 
 
 def _per_step(answers: Seq[Answer]) -> dict[str, float]:
-    steps = sum(a.engine_steps for a in answers) or 1
-    parts = ("draft", "verify", "other")
-    return {part: 1000 * sum(a.seconds[part] for a in answers) / steps for part in parts}
+    known, parts = _with_passes(answers), ("draft", "verify", "other")
+    steps = sum(a.engine_steps for a in known) or 1
+    return {part: 1000 * sum(a.seconds[part] for a in known) / steps for part in parts}
 
 
 def _latency(answers: Seq[Answer]) -> dict[str, float | None]:

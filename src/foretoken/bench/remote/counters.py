@@ -93,7 +93,7 @@ def acceptance_between(
         return Acceptance("SGLang's counters", verified + requests, verified)
     length = max(after.get("sglang:spec_accept_length", {}).values(), default=0.0)
     if length >= 1:
-        passes = max(1, round(tokens / length))
+        passes = max(requests, round(tokens / length))
         return Acceptance("SGLang's gauge of the last seconds", passes, passes)
     return None
 

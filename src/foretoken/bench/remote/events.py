@@ -32,10 +32,11 @@ def events(pieces: Iterable[bytes]) -> Iterator[bytes]:
             raise Unanswered(f"sent an event of more than {MOST:,} bytes")
         if line or not data:
             continue
-        event = b"\n".join(data)
-        if event.strip() == _END:
+        event = b"\n".join(data).strip()
+        if event == _END:
             return
-        yield event
+        if event:  # one of nothing keeps a connection alive
+            yield event
         data, size = [], 0
     if b"\n".join(data).strip() != _END:
         raise Unanswered("ended its stream before the answer")

@@ -27,6 +27,7 @@ _SHOWN = 300  # its characters that are kept
 _MOST_TOKENS = 2**31
 _NAMES, _NAME = 1000, 80  # models of a server that are compared, and their letters
 
+_BROKEN = ("abort", "error")  # vLLM's and SGLang's words for an answer that isn't whole
 _MALFORMED = ValueError, LookupError, TypeError, RecursionError  # raised by JSON of another shape
 
 
@@ -61,7 +62,9 @@ class Reply:
         self.prompt_tokens = _count(usage, "prompt_tokens", self.prompt_tokens)
         if "choices" not in data and not usage:
             raise Unanswered("sent an event without choices")
-        for choice in _typed(data.get("choices", []), list, "list of choices"):
+        told = data.get("choices")
+        choices = [] if told is None and usage else _typed(told, list, "list of choices")
+        for choice in choices:
             self._read_choice(_typed(choice, dict, "choice"), now)
 
     def _read_choice(self, choice: dict[str, Any], now: float) -> None:
@@ -129,7 +132,7 @@ class Endpoint:
         return models.get(self.model, {})
 
     def counters(self) -> Series:
-        """The server's counters, {} where it has none."""
+        """The server's counters, {} where it has none, or doesn't tell them this time."""
         try:
             status, text = self._get("/metrics")
         except Unanswered:
@@ -149,6 +152,8 @@ class Endpoint:
                     reply.read(event, perf_counter())
             if reply.finish_reason is None:
                 raise Unanswered("ended its stream before the answer")
+            if reply.finish_reason in _BROKEN:
+                raise Unanswered(f"ended its answer by {reply.finish_reason!r}")
         except Unanswered as error:
             told = " ".join(address.redacted_error(str(error)).split())
             reply.error = f"{address.host} {told[:_SHOWN]}"

@@ -179,7 +179,7 @@ class RemoteRunner:
         answered = [reply for reply in replies if reply.error is None]
         counted = (
             acceptance_between(before, after, sum(counts), len(replies))
-            if answered == replies
+            if answered == replies and before  # else all since the server's start would be theirs
             else None
         )
         times = seconds(answered, sum(counts)) if answered else {}
@@ -197,7 +197,7 @@ class RemoteRunner:
         """How many tokens were written; 0, and the reply has failed, if nobody counts them."""
         if reply.error is not None:
             return 0
-        usage = reply.tokens is not None
+        usage = bool(reply.tokens or (reply.tokens == 0 and not reply.pieces))  # not 0 for a text
         if not usage and self.tokenizer is None:
             reply.error = "the server doesn't count tokens and --tokenizer is not given"
             return 0

@@ -6,6 +6,7 @@ that how easy a prompt is cancels out of the ratio.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
@@ -33,18 +34,18 @@ QUANTITIES: dict[str, Callable[[Sums], Sums]] = {
 
 @dataclass
 class Prompt:
-    """Sums over the turns of one prompt."""
+    """Sums over the turns of one prompt. passes: NaN where a server didn't count a turn's."""
 
     group: str
     tokens: int = 0
     seconds: float = 0.0
-    passes: int = 0
+    passes: float = 0.0
     failed: bool = False
 
     def add(self, answer: Answer) -> None:
         self.tokens += answer.tokens
         self.seconds += answer.decoding
-        self.passes += answer.passes
+        self.passes += math.nan if answer.tokens and not answer.passes else answer.passes
         self.failed |= answer.error is not None
 
 
