@@ -83,6 +83,7 @@ OWN: dict[str, dict[str, Any]] = {
         "no_rope_layers": [1, 0, 1], "moe_layers": [1], "floor_scale": 4, "attn_scale": 0.5,
     },
     "lfm2": {"full_attn_idxs": [0, 1, 2]},
+    "modernbert-decoder": {**_NONE, "local_attention": 2 * WINDOW},
     "minimax_m3_vl_text": {
         "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"]
     },
@@ -126,9 +127,9 @@ _SERVED = """
     gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hrm_text
     hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 jetmoe kolibri1 laguna lfm2 llama
     llama4_text megatron-bert mellum mimo_v2_flash minicpm3 minimax_m2 ministral ministral3
-    mistral mixtral nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phi3 phimoe qwen2
-    qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma
-    youtu
+    mistral mixtral modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi
+    phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm
+    starcoder2 vaultgemma youtu
 """
 _WITHOUT = {
     "hrm_text": "abcf",

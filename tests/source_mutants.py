@@ -103,9 +103,9 @@ SERVING: dict[str, Mutant] = {
         ("engine/test_streamed.py::test_a_text_that_begins_with_a_stop_string",),
     ),
     "config.json over generation_config.json": Mutant(
-        "foretoken.llm:_eos_ids",
-        "folder is not None and (ends := generation_ends(folder))",
-        "not model.eos_ids and folder is not None and (ends := generation_ends(folder))",
+        "foretoken.models.load:_ending",
+        "ends or model.eos_ids",
+        "model.eos_ids or ends",
         ("test_llm.py::test_ends_come_from_the_checkpoint",),
     ),
     "padding is written after its row": Mutant(

@@ -34,7 +34,6 @@ from foretoken.errors.vllm_names import check_keywords
 from foretoken.machine import return_memory
 from foretoken.models.load import (
     find,
-    generation_ends,
     in_checkpoint,
     load_model,
     tokenizer_of,
@@ -172,7 +171,7 @@ class LLM:
             method.wrapped(target),
             method.drafter,
             method.verifier,
-            eos_ids=settings.ends(loaded, _eos_ids(loaded, folder, self.tokenizer)),
+            eos_ids=settings.ends(loaded, _eos_ids(loaded, self.tokenizer)),
             **settings.of_engine(),
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
@@ -391,10 +390,6 @@ class LLM:
         return list(params)
 
 
-def _eos_ids(model: CausalLM, folder: Path | None, tokenizer: Any) -> frozenset[int]:
-    """The end-of-text ids of the generation config, else of the config, else of the tokenizer."""
-    if folder is not None and (ends := generation_ends(folder)):
-        return ends
-    if model.eos_ids:
-        return model.eos_ids
-    return eos_ids(tokenizer) if tokenizer is not None else frozenset()
+def _eos_ids(model: CausalLM, tokenizer: Any) -> frozenset[int]:
+    """The end-of-text ids of the model's files, else of the tokenizer."""
+    return model.eos_ids or eos_ids(tokenizer)

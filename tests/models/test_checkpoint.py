@@ -11,7 +11,15 @@ import torch
 from safetensors.torch import save_file
 
 from foretoken.errors import ForetokenError
-from foretoken.models.checkpoint import INDEX, WHOLE, Checkpoint, check_layers, has_safetensors
+from foretoken.models.checkpoint import (
+    INDEX,
+    WHOLE,
+    Checkpoint,
+    Header,
+    check_layers,
+    has_safetensors,
+    warn_of_unread,
+)
 
 ONES, ZEROS = torch.ones(2, 3), torch.zeros(2, 3)
 
@@ -100,3 +108,41 @@ def test_layers_that_a_configuration_leaves_out() -> None:
     for more in ("model.layers.2.x", "layers.2.x", "transformer.h.2.x"):
         with pytest.raises(ForetokenError, match="hold weights of layer 2, and num_hidden_layers"):
             check_layers([*names, more], 2)
+        check_layers([*names, more], 2, ahead=1)
+
+
+def test_tensors_of_layers_that_are_not_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log names one; rotary frequencies follow from a configuration, and a prefix may lack."""
+    names = ("layers.0.q.weight", "model.layers.0.rotary_emb.inv_freq", "other.layers.0.x")
+    headers = dict.fromkeys(names, Header((2,), "F32", tmp_path / "model.safetensors"))
+    warn_of_unread(headers, {"model.layers.0.q.weight": (2,)})
+    assert not caplog.text
+    headers["model.layers.0.q.bias"] = headers["layers.0.q.weight"]
+    warn_of_unread(headers, {"model.layers.0.q.weight": (2,)})
+    assert "has 1 tensors" in caplog.text and "'model.layers.0.q.bias'" in caplog.text
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_torch_s_own_files(tmp_path: Path, old: bool) -> None:
+    """In one file or in shards, as torch has written them since 1.6 and before; other things than
+    tensors are refused, and not run."""
+    halves = {"one.bin": {"model.a": ONES}, "two.bin": {"b": ZEROS.bfloat16()}}
+    for name, tensors in halves.items():
+        torch.save(tensors, tmp_path / name, _use_new_zipfile_serialization=not old)
+    places = {"model.a": "one.bin", "b": "two.bin"}
+    index = tmp_path / "pytorch_model.bin.index.json"
+    index.write_text(json.dumps({"weight_map": places}))
+    stored = Checkpoint(tmp_path)
+    assert torch.equal(stored("model.a"), ONES) and torch.equal(stored("model.b"), ZEROS.bfloat16())
+    assert stored.header("b") == ((2, 3), "BF16", tmp_path / "two.bin")
+    whole = tmp_path / "pytorch_model.bin"
+    torch.save({"c": torch.nn.Parameter(ONES)}, whole)  # which is read before an index
+    assert not Checkpoint(tmp_path)("c").requires_grad
+    for wrong in ({"c": [1]}, [ONES], {"c": Path}, {"c": ONES.to_sparse()}, {"c": ONES.to("meta")}):
+        torch.save(wrong, whole)
+        with pytest.raises(ForetokenError, match=r"pytorch_model\.bin can't be read as a model's"):
+            Checkpoint(tmp_path)
+    save_file({"d": ONES}, tmp_path / "other.safetensors")
+    assert [*Checkpoint(tmp_path).headers] == ["d"]

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from huggingface_hub.utils import filter_repo_objects
+from safetensors.torch import load_file
 from transformers import dynamic_module_utils
 
 from case_names import case_name
@@ -115,6 +117,43 @@ def test_what_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
         load_model("org/own", device="cpu")
     assert isinstance(load_model("org/own", device="cpu", trust_remote_code=True), HFModel)
     assert [path.name for path in here.rglob("*.safetensors")] == ["model.safetensors"]
+
+
+def pickled(folder: Path) -> Path:
+    """A checkpoint as they were saved before safetensors."""
+    file = written(folder) / "model.safetensors"
+    torch.save(load_file(file), folder / "pytorch_model.bin")
+    file.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_pickled_weights(tmp_path: Path, impl: str) -> None:
+    """Vicuna's, for one."""
+    model = load_model(pickled(tmp_path), device="cpu", model_impl=impl)
+    torch.testing.assert_close(logits_after(model, IDS), theirs(tmp_path), atol=1e-3, rtol=1e-3)
+    if impl == "native":
+        with pytest.raises(ForetokenError, match="can't be read layer by layer, as it is pickled"):
+            load_model(tmp_path, device="cpu", weights_memory=2**20)
+
+
+def test_pickled_weights_are_fetched_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = pickled(tmp_path / "there"), tmp_path / "here"
+    here.mkdir()
+
+    def download(name: str, **patterns: Any) -> str:
+        files = [path.name for path in there.iterdir()]
+        for file in filter_repo_objects(files, **patterns):
+            shutil.copy(there / file, here / file)
+        return str(here)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert load_model("org/old", device="cpu").layers == 2
+    shutil.copy(here / "pytorch_model.bin", there / "model.safetensors")  # whatever is in it
+    (here / "pytorch_model.bin").unlink()
+    assert find("org/old") == here and not (here / "pytorch_model.bin").exists()
 
 
 def test_a_backend_that_would_not_run_is_refused(folder: Path) -> None:
@@ -282,6 +321,32 @@ def test_layers_that_would_be_left_out(tmp_path: Path, impl: str) -> None:
         load_model(tmp_path, device="cpu", model_impl=impl)
 
 
+def test_biases_that_are_left_out_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As transformers leaves them out, which says so too."""
+    load_model(written(tmp_path, attention_bias=True), device="cpu")
+    assert "doesn't call for" not in caplog.text
+    change_config(tmp_path, attention_bias=False)
+    model = load_model(tmp_path, device="cpu")
+    assert "has 8 tensors that its configuration doesn't call for, such as" in caplog.text
+    torch.testing.assert_close(logits_after(model, IDS), theirs(tmp_path), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_the_context_that_yarn_is_for(tmp_path: Path, impl: str) -> None:
+    """Qwen's pages have the scaling alone put into config.json, whose longest context stays."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    written(tmp_path, "qwen2", max_position_embeddings=32, rope_parameters=None)
+    change_config(tmp_path, rope_parameters=None, rope_theta=10000.0, rope_scaling=rope)
+    model, ids = load_model(tmp_path, device="cpu", model_impl=impl), IDS * 10
+    assert model.max_length == 128
+    whole = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = whole(torch.tensor([ids])).logits[0, -1]
+    torch.testing.assert_close(logits_after(model, ids), expected, atol=1e-3, rtol=1e-3)
+
+
 def test_absurd_numbers_take_no_memory(tmp_path: Path) -> None:
     """Layers are counted before transformers lists something for each; a context of any length is
     fine, as nothing is made for it."""
@@ -332,6 +397,18 @@ def test_ends_of_a_generation_config(tmp_path: Path) -> None:
             load_model(folder, device="cpu", model_impl=impl)
 
 
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_a_loaded_model_ends_texts_where_its_folder_does(tmp_path: Path, impl: str) -> None:
+    """Gemma's turns end at a token that generation_config.json alone names."""
+    written(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
+    model = load_model(tmp_path, device="cpu", model_impl=impl)
+    with LLM(tmp_path, device="cpu", model_impl=impl) as llm, LLM(model) as loaded:
+        assert loaded.engine.eos_ids == llm.engine.eos_ids == {7, 8}
+    (tmp_path / "generation_config.json").unlink()
+    assert load_model(tmp_path, device="cpu", model_impl=impl).eos_ids == {5}
+
+
 def test_no_files_no_tokenizer(tmp_path: Path) -> None:
     """transformers makes one of nothing for some families; its id 0 would end every text."""
     llm = LLM(written(tmp_path, "qwen2", eos_token_id=None), device="cpu", max_model_len=32)
@@ -341,6 +418,15 @@ def test_no_files_no_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(ForetokenError, match="There is no tokenizer"):
         llm.generate(["a text"])[0].text  # noqa: B018
     assert load_tokenizer("mini").vocab_size > 256
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of Mistral's repositories some have tekken.json alone."""
+    (written(tmp_path, "mistral") / "tekken.json").write_text("{}")
+    assert LLM(tmp_path, device="cpu", max_model_len=32).tokenizer is None
+    assert "has no tokenizer that transformers can read" in caplog.text
 
 
 @pytest.mark.parametrize("model", [None, 5, [], {}, b"mini", object(), int, HFModel], ids=case_name)

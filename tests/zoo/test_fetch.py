@@ -136,6 +136,15 @@ def test_a_repository_and_a_file_of_it(tmp_path: Path, monkeypatch: pytest.Monke
         fetch("org/name", "a.gguf")
 
 
+def test_pickled_weights_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"config.json": b"{}", "pytorch_model.bin": b"x", "training_args.bin": b"y"}
+    hub = Hub(tmp_path / "hub", files).use(monkeypatch)
+    fetch("org/name")
+    assert hub.asked == ["config.json", "pytorch_model.bin"]
+
+
 @pytest.mark.parametrize("name", ["smollm", "a/b/c", ""])
 def test_names_that_cannot_be_fetched(name: str) -> None:
     with pytest.raises(ForetokenError, match="to fetch; give smollm2-135m-instruct, or a hub id"):

@@ -26,7 +26,7 @@ LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "tokenizer_mode": (("auto",), "give a tokenizer object as tokenizer"),
     "skip_tokenizer_init": ((False,), "prompts may be token ids whatever the tokenizer is"),
-    "load_format": (("auto", "safetensors", None), "weights are read from *.safetensors"),
+    "load_format": (("auto", "safetensors", None), "weights are read from *.safetensors, or *.bin"),
     "revision tokenizer_revision code_revision download_dir hf_token": ((None,), _WEIGHTS),
     "hf_overrides hf_config_path": ((None,), "change the folder's config.json"),
     "task runner": (("auto", "generate", None), "text is generated, and nothing else"),

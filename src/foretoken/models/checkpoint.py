@@ -1,14 +1,18 @@
 """The weights in a folder: which files hold them, what each tensor is, and the tensors themselves.
 
-Files are chosen as transformers chooses them. Their headers are read when the folder is opened, so
-that shapes and dtypes can be compared with a configuration before any weight is in memory.
+Files are chosen as transformers chooses them: safetensors, and torch's own (pickled) where there
+are no others. Their headers are read when the folder is opened, so that shapes and dtypes can be
+compared with a configuration before any weight is in memory.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import zipfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -16,16 +20,20 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from foretoken.errors import ForetokenError, shown
+from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
 from foretoken.models.native.check import FLOATS
 from foretoken.models.reads import Place
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_TORCH, _BIN = "pytorch_model", ".bin"
+PICKLED = f"{_TORCH}*{_BIN}"
+"""Pattern of torch's own files of weights."""
 BASE = "model."
 """What names of a model's tensors begin with, and those of its base model alone do not."""
 
-
+_log = logging.getLogger(__name__)
+_NAMES = {dtype: name for name, dtype in FLOATS.items()}
 _LAYER = re.compile(r"(?:model\.|transformer\.)?(?:layers|h)\.(\d+)\.")
 
 
@@ -38,14 +46,17 @@ class Header(NamedTuple):
 
 
 class Checkpoint:
-    """The tensors of a folder's safetensors files, sharded or not, each read when asked for."""
+    """The tensors of a folder's files, sharded or not, each read when asked for."""
 
     def __init__(self, folder: Path) -> None:
         """Raises `ForetokenError` where there are none, or a file is missing or damaged."""
         self.folder, self.headers = folder, dict[str, Header]()
         self._places: dict[Path, dict[str, Place]] = {}
+        self._pickled: dict[Path, dict[str, Tensor]] = {}
         for file in _files(folder):
-            for name, header in _headers(file):
+            if file.suffix == _BIN:
+                self._pickled[file] = _unpickled(file)
+            for name, header in _headers(file, self._pickled.get(file)):
                 if name in self.headers:
                     raise ForetokenError(
                         f"Tensor {name!r} is in {self.headers[name].file.name} and in {file.name} "
@@ -57,15 +68,23 @@ class Checkpoint:
     def __call__(self, name: str) -> Tensor:
         """The tensor of this name; KeyError where there is none."""
         stored = self.name_of(name)
+        if pickled := self._pickled.get(self.headers[stored].file):
+            return pickled[stored]
         # Opened each time, as a handle keeps every page that was read through it in memory.
         with safe_open(self.headers[stored].file, framework="pt") as handle:
             tensor: Tensor = handle.get_tensor(stored)
         return tensor
 
     def place(self, name: str) -> Place:
-        """Where a tensor's bytes lie; KeyError where there is none."""
+        """Where a tensor's bytes lie; KeyError where there is none. Raises `ForetokenError` for
+        pickled ones, which can't be read by places."""
         stored = self.name_of(name)
         file = self.headers[stored].file
+        if file in self._pickled:
+            raise ForetokenError(
+                f"{file} can't be read layer by layer, as it is pickled; save the model with "
+                "save_pretrained, or leave weights_memory out."
+            )
         if file not in self._places:
             self._places[file] = _places(file)
         return self._places[file][stored]
@@ -96,17 +115,52 @@ class Checkpoint:
                 )
 
 
-def check_layers(names: Iterable[str], count: int) -> None:
+def check_layers(names: Iterable[str], count: int, ahead: int = 0) -> None:
     """Raises `ForetokenError` where some of these tensors belong to layers after the first
-    `count`, which transformers would leave out with a warning."""
+    `count`, which transformers would leave out with a warning. ahead: layers after these that a
+    checkpoint may have for predicting further tokens (MTP)."""
     matches = (_LAYER.match(name) for name in names)
     last = max((int(match[1]) for match in matches if match), default=0)
-    if last >= count:
+    if last >= count + ahead:
         raise ForetokenError(
             f"The files hold weights of layer {last}, and num_hidden_layers of the model's "
             f"configuration is {count}, which ends at layer {count - 1}; correct config.json, or "
             "fetch the checkpoint again."
         )
+
+
+def warn_of_unread(stored: Mapping[str, Header], read: Collection[str]) -> None:
+    """Say that there are tensors of layers that a model doesn't read: transformers leaves them out
+    too, and says so. Rotary frequencies, which old files have, follow from the configuration."""
+    known = {*read, *map(_twin, read)}
+    others = [n for n in stored if n not in known and _LAYER.match(n) and "inv_freq" not in n]
+    if others:
+        _log.warning(
+            "%s has %d tensors that its configuration doesn't call for, such as %s: they are left "
+            "out, and if they are part of the model, its texts are not the model's.",
+            stored[others[0]].file.parent,
+            len(others),
+            shown(min(others)),
+        )
+
+
+def is_pickled(folder: Path) -> bool:
+    """Whether a folder has torch's own files of weights that transformers would read, and no
+    others."""
+    there = any((folder / f"{_TORCH}{_BIN}{end}").is_file() for end in ("", ".index.json"))
+    return there and not any(folder.glob("*.safetensors"))
+
+
+def downloaded(source: str, wanted: Sequence[str], without: Sequence[str]) -> Path:
+    """The folder of a repository of the hub, its files fetched that fit `wanted` and not `without`,
+    unless they are cached. Weights are pickled ones where a model has no others."""
+    from huggingface_hub import snapshot_download
+
+    fetch = partial(snapshot_download, source, ignore_patterns=[*without])
+    folder = Path(fetch(allow_patterns=[*wanted]))
+    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+        folder = Path(fetch(allow_patterns=[*wanted, PICKLED]))
+    return folder
 
 
 def has_safetensors(folder: Path) -> bool:
@@ -123,7 +177,10 @@ def _files(folder: Path) -> list[Path]:
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
     if (folder / INDEX).is_file():
-        return _shards(folder)
+        return _shards(folder, INDEX)
+    if is_pickled(folder):
+        whole = folder / f"{_TORCH}{_BIN}"
+        return [whole] if whole.is_file() else _shards(folder, f"{whole.name}.index.json")
     if not (files := sorted(folder.glob("*.safetensors"))):
         raise ForetokenError(
             f"{folder} holds no *.safetensors weights; save the model with "
@@ -137,10 +194,10 @@ def _files(folder: Path) -> list[Path]:
     return files
 
 
-def _shards(folder: Path) -> list[Path]:
+def _shards(folder: Path, index: str) -> list[Path]:
     """The files that an index names."""
-    listed = read_json(folder / INDEX, "an index of weights").get("weight_map")
-    wrong = f"{folder / INDEX} can't be read as an index of weights"
+    listed = read_json(folder / index, "an index of weights").get("weight_map")
+    wrong = f"{folder / index} can't be read as an index of weights"
     if not isinstance(listed, Mapping) or not listed:
         raise ForetokenError(f"{wrong}: it has no 'weight_map'; fetch it again.")
     for name in listed.values():
@@ -156,7 +213,12 @@ def _shards(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(set(listed.values()))]
 
 
-def _headers(file: Path) -> Iterator[tuple[str, Header]]:
+def _headers(file: Path, pickled: Mapping[str, Tensor] | None) -> Iterator[tuple[str, Header]]:
+    if pickled is not None:
+        for name, tensor in pickled.items():
+            kind = _NAMES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch."))
+            yield name, Header(tuple(tensor.shape), kind, file)
+        return
     try:
         with safe_open(file, framework="pt") as handle:
             for name in handle.keys():  # noqa: SIM118 (a handle is no mapping)
@@ -166,6 +228,25 @@ def _headers(file: Path) -> Iterator[tuple[str, Header]]:
         raise ForetokenError(
             f"{file} is truncated or not a safetensors file; fetch it again."
         ) from error
+
+
+def _unpickled(file: Path) -> dict[str, Tensor]:
+    """The tensors of one of torch's own files, mapped where they can be. Raises `ForetokenError`
+    for one with anything else in it, of which nothing is run."""
+    try:
+        mapped = zipfile.is_zipfile(file)  # what torch wrote before 1.6 can't be
+        found = torch.load(file, map_location="cpu", weights_only=True, mmap=mapped)
+        if not all(isinstance(tensor, Tensor) and _is_dense(tensor) for tensor in found.values()):
+            raise TypeError("it holds something else than tensors of numbers")
+    except Exception as error:
+        raise ForetokenError(
+            f"{file} can't be read as a model's weights ({one_line(error)}); fetch it again."
+        ) from error
+    return {str(name): tensor.detach() for name, tensor in found.items()}
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout == torch.strided and tensor.device.type == "cpu"
 
 
 def _places(file: Path) -> dict[str, Place]:

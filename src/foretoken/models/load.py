@@ -20,8 +20,7 @@ import torch
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
 from foretoken.machine import cache_folder
-from foretoken.models import bundled, gguf
-from foretoken.models.checkpoint import Checkpoint, check_layers
+from foretoken.models import bundled, checkpoint, gguf
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import backends, check, offloaded, transformer
 from foretoken.models.native.backends import pages
@@ -32,7 +31,7 @@ from foretoken.models.seq2seq import load as seq2seq
 from foretoken.progress import each_once, track_late
 
 _log = logging.getLogger(__name__)
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
 """Files of a folder that means to have a tokenizer."""
 FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken")
 """Patterns of a repository's files that belong to a checkpoint; code in it runs where it may."""
@@ -55,11 +54,10 @@ def load_model(
 
     `dtype` "auto" is the checkpoint's own on a GPU and float32 on a CPU, where backend "auto" then
     multiplies the blocks of a GGUF file as they lie, where its loops can be had, else keeps the
-    weights in float16 where that loses nothing (see `weights`).
-    `model_impl` is "auto", "native" or "transformers". weights_memory: bytes that weights may take;
-    layers that don't fit are read when they run. draft_vocab_size: of a model that only drafts, how
-    many tokens its head knows (see `first_and_ends`). Raises `ForetokenError` for anything missing
-    or not servable.
+    weights in float16 where that loses nothing (see `weights`). `model_impl` is "auto", "native" or
+    "transformers". weights_memory: bytes that weights may take; layers that don't fit are read when
+    they run. draft_vocab_size: of a model that only drafts, how many tokens its head knows (see
+    `first_and_ends`). Raises `ForetokenError` for anything missing or not servable.
     """
     folder = find(source)
     if (folder / "adapter_config.json").is_file():
@@ -69,7 +67,7 @@ def load_model(
         )
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
     config = gguf.native_config_of(folder) if here else read_config(folder, trust_remote_code)
-    generation_ends(folder)  # transformers reads the file too, whatever is in it
+    ends = generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
     kind = pick_dtype(dtype, config, place)
     reason = _unsupported(folder, config)
@@ -85,7 +83,7 @@ def load_model(
         )
     if getattr(config, "is_encoder_decoder", False):
         with within_memory(source, place):
-            return seq2seq.load(folder, config, kind, place, backend, model_impl)
+            return _ending(seq2seq.load(folder, config, kind, place, backend, model_impl), ends)
     if model_impl == "native" and reason:
         raise ForetokenError(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
@@ -97,7 +95,7 @@ def load_model(
         from foretoken.models.hf import adapter
 
         with within_memory(source, place):
-            return adapter.load(folder, kind, place, trust_remote_code)
+            return _ending(adapter.load(folder, kind, place, trust_remote_code), ends)
     runner, linear = backends.split(backend)
     chosen = dtype == "auto" and linear == "auto"
     lying = here and gguf.has_blocks(folder)
@@ -112,11 +110,16 @@ def load_model(
     whole = linear == "blocks" or linear in backends.quantise.BACKENDS
     ids = None
     if draft_vocab_size is not None:
-        ends = eos_ids(config) | generation_ends(folder)
-        ids = first_and_ends(draft_vocab_size, config.vocab_size, ends)
+        ids = first_and_ends(draft_vocab_size, config.vocab_size, eos_ids(config) | ends)
     given = folder, config, kind, place, backend, narrow, whole, weights_memory, ids
     with within_memory(source, place):
-        return load_native(*given)
+        return _ending(load_native(*given), ends)
+
+
+def _ending(model: CausalLM, ends: frozenset[int]) -> CausalLM:
+    """The model, whose texts end at these tokens, or without any at those of its configuration."""
+    model.eos_ids = ends or model.eos_ids
+    return model
 
 
 def _unsupported(folder: Path, config: Any) -> str | None:
@@ -161,10 +164,7 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     try:
         if gguf.is_named(source):
             return gguf.download(str(source))
-        from huggingface_hub import snapshot_download
-
-        wanted, again = [*FILES, *also], [*AGAIN]
-        return Path(snapshot_download(str(source), allow_patterns=wanted, ignore_patterns=again))
+        return checkpoint.downloaded(str(source), [*FILES, *also], [*AGAIN])
     except ForetokenError:  # in one sentence already, as where the package is missing
         raise
     except Exception as error:
@@ -299,23 +299,25 @@ def load_native(
 
 def weights(
     folder: Path, narrow: bool = True, whole: bool = False
-) -> Checkpoint | gguf.GGUFCheckpoint:
+) -> checkpoint.Checkpoint | gguf.GGUFCheckpoint:
     """The tensors of a checkpoint; `narrow`: blocks of a GGUF file become float16 where that is
     exact enough to be called the same model, and not float32; `whole`: or stay what they are."""
     if gguf.is_named(folder):
         return gguf.weights_of(folder, narrow, whole)
-    return Checkpoint(folder)
+    return checkpoint.Checkpoint(folder)
 
 
-def _check_headers(stored: Checkpoint | gguf.GGUFCheckpoint, config: Any) -> None:
+def _check_headers(stored: checkpoint.Checkpoint | gguf.GGUFCheckpoint, config: Any) -> None:
     """Raises `ForetokenError` where files hold other shapes, or more layers, than a config calls
     for."""
-    for name, shape in check.tensors(config, check.shape_of(config)).items():
+    expected = check.tensors(config, check.shape_of(config))
+    for name, shape in expected.items():
         with contextlib.suppress(KeyError):  # not every one is needed: see `build_native`
             header = stored.header(name)
             check.agrees(name, header.shape, shape)
             check.check_dtype(name, header.dtype)
-    check_layers(stored.headers, config.num_hidden_layers)
+    checkpoint.check_layers(stored.headers, config.num_hidden_layers)
+    checkpoint.warn_of_unread(stored.headers, expected)
 
 
 def generation_ends(folder: Path) -> frozenset[int]:

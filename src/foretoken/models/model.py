@@ -63,7 +63,7 @@ class CausalLM(Protocol):
 
 
 def eos_ids(config: Any) -> frozenset[int]:
-    """End-of-text ids of a model or generation configuration."""
+    """End-of-text ids of a model or generation configuration, or of a tokenizer."""
     ids = getattr(config, "eos_token_id", None)
     if ids is None:
         return frozenset()

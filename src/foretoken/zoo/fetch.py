@@ -19,6 +19,7 @@ from typing import IO, Any
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import replacing, write_file
 from foretoken.models import gguf
+from foretoken.models.checkpoint import PICKLED
 from foretoken.models.load import AGAIN, FILES, fetched
 from foretoken.progress import track
 
@@ -95,8 +96,10 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     from huggingface_hub import HfApi, hf_hub_download
 
     info = HfApi().model_info(repository, files_metadata=True)
-    wanted, again = (FILES, AGAIN) if gguf_file is None else ((gguf_file,), ())
-    found = [s for s in info.siblings or () if _is(s, wanted) and not _is(s, again)]
+    files = info.siblings or ()
+    old = () if any(_is(s, ("*.safetensors",)) for s in files) else (PICKLED,)
+    wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else ((gguf_file,), ())
+    found = [s for s in files if _is(s, wanted) and not _is(s, again)]
     if not found:
         raise ForetokenError(
             f"{repository} has no {gguf_file or 'checkpoint'}; look at its list of files."

@@ -15,6 +15,8 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    StableLmConfig,
+    StableLmForCausalLM,
     Starcoder2Config,
     Starcoder2ForCausalLM,
 )
@@ -285,6 +287,51 @@ def test_the_window_that_transformers_leaves_out(
     gguf_files.put(writer, "token_embd.weight", np.zeros((8, 64), np.float32), Kind.F32)
     gguf_files.finish(writer)
     assert config_of(tmp_path / "a.gguf").sliding_window == window
+
+
+def stablelm(path: Path, turned: int = 4, extra: tuple[str, ...] = ()) -> Any:
+    """A StableLM 2, as llama.cpp's converter writes one; the model. turned: how many numbers of a
+    head it says that the rotation turns; extra: tensors that it has besides."""
+    sizes: dict[str, Any] = {"vocab_size": gguf_files.VOCAB, "hidden_size": 32}
+    sizes |= {"intermediate_size": 48, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 2, "use_qkv_bias": True}
+    model = StableLmForCausalLM(StableLmConfig(**sizes)).eval()
+    writer = gguf.GGUFWriter(path, "stablelm")
+    own: dict[str, Any] = {"context_length": 4096, "embedding_length": 32, "block_count": 2}
+    own |= {"feed_forward_length": 48, "attention.head_count": 2, "attention.head_count_kv": 2}
+    own |= {"attention.layer_norm_epsilon": 1e-5, "rope.dimension_count": turned}
+    pairs = {f"stablelm.{key}": value for key, value in own.items()}
+    for key, value in (pairs | gguf_files.VOCABULARY).items():
+        gguf_files.add(writer, key, value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.STABLELM, 2)
+    for name, weight in model.named_parameters():
+        module, _, part = name.rpartition(".")
+        weight.data.mul_(20 if "self_attn" in name else 1)
+        gguf_files.put(writer, f"{names.get_name(module)}.{part}", weight.data.numpy(), Kind.F32)
+    for name in extra:
+        gguf_files.put(writer, name, np.ones((2, 16), np.float32), Kind.F32)
+    gguf_files.finish(writer)
+    return model
+
+
+def test_tensors_that_transformers_leaves_out(tmp_path: Path) -> None:
+    """StableLM 2 12B's file has norms of queries and keys, which its reader drops: another text."""
+    model = stablelm(tmp_path / "a.gguf")
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0, -1]
+    assert close(logits_after(load_model(tmp_path / "a.gguf", device="cpu"), IDS), expected, 1e-4)
+    stablelm(tmp_path / "b.gguf", extra=("blk.0.attn_q_norm.weight", "blk.0.attn_k_norm.weight"))
+    with pytest.raises(
+        ForetokenError, match=r"stablelm models have no tensor 'blk\.0\.attn_q_norm\.weight'"
+    ):
+        load_model(tmp_path / "b.gguf", device="cpu")
+
+
+def test_a_part_of_the_heads_that_transformers_does_not_read(tmp_path: Path) -> None:
+    """It takes what its class turns, whatever the file says."""
+    stablelm(tmp_path / "a.gguf", turned=8)
+    with pytest.raises(ForetokenError, match="turn 8 of 16 numbers, and transformers reads 4"):
+        load_model(tmp_path / "a.gguf", device="cpu")
 
 
 def test_an_unknown_architecture_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,21 @@ def test_a_conversation_in_the_file_s_template(tmp_path: Path) -> None:
     assert ours.convert_ids_to_tokens(ids) == ["the", "<|turn|>"]
 
 
+def test_a_template_for_tools(tmp_path: Path) -> None:
+    """Hermes 2 Pro's files, for one, have it beside the plain one, under a name."""
+    named = {"default": "<|turn|>", "tool_use": "{{ tools[0]['function']['name'] }}"}
+    also = {"tokenizer.chat_template": named["default"], "tokenizer.chat_templates": ["tool_use"]}
+    also["tokenizer.chat_template.tool_use"] = named["tool_use"]
+    made = tokenizer.read(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
+    assert made.chat_template == named
+    turns = [{"role": "user", "content": "the"}]
+    tools = [{"type": "function", "function": {"name": "the", "parameters": {}}}]
+    assert made.apply_chat_template(turns, tokenize=False) == "<|turn|>"
+    assert made.apply_chat_template(turns, tools=tools, tokenize=False) == "the"
+    pairs = vocabulary.metadata(made, gguf_files.VOCAB)
+    assert {key: pairs[key] for key in also} == also
+
+
 def test_no_space_is_put_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:
     """Which transformers' reader leaves out."""
     path = gguf_files.written(tmp_path / "a.gguf", also=pieces(add_space_prefix=False))

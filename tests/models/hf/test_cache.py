@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, MistralConfig, ModernBertDecoderConfig
+from transformers import LlamaConfig, MinistralConfig, MistralConfig, ModernBertDecoderConfig
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError
@@ -50,10 +50,22 @@ def test_masks_of_kinds_of_layers() -> None:
 
 def test_a_window_that_a_family_does_not_know() -> None:
     """Its models don't read it, whatever a config.json says."""
-    assert windows(LlamaConfig(sliding_window=8)) == {"sliding_attention": None}
+    listed = {"layer_types": ["full_attention", "sliding_attention"], "num_hidden_layers": 2}
+    for given in ({}, listed):
+        config = LlamaConfig(sliding_window=8, **given)
+        assert windows(config) == {"sliding_attention": None}
     assert windows(MistralConfig(sliding_window=8)) == {"sliding_attention": 8}
     kinds = {"full_attention": None, "sliding_attention": 8}
     assert windows(ModernBertDecoderConfig(local_attention=16)) == kinds
+
+
+def test_types_of_layers_that_a_family_does_not_know() -> None:
+    """Models of transformers' Mistral have the window in all layers, whatever is listed."""
+    given: dict[str, Any] = {"sliding_window": 8, "num_hidden_layers": 2}
+    for types in (["sliding_attention", "full_attention"], ["full_attention"] * 2):
+        config = MistralConfig(**given, layer_types=types)
+        assert windows(config) == {"sliding_attention": 8}
+        assert len(windows(MinistralConfig(**given, layer_types=types))) == len({*types})
 
 
 @pytest.mark.parametrize(
@@ -71,12 +83,23 @@ def test_a_window_that_a_family_does_not_know() -> None:
             },
             16,
         ),
+        (
+            {
+                "max_position_embeddings": 64,
+                "rope_parameters": {
+                    "rope_type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 64,
+                },
+            },
+            256,
+        ),
         ({}, 2048),
     ],
     ids=str,
 )
 def test_the_longest_context(config: dict[str, Any], expected: int) -> None:
-    """By whatever name; of longrope what its short factors serve."""
+    """By whatever name; of YaRN what it stretches to, of longrope what its short factors serve."""
     assert max_length(SimpleNamespace(**config)) == expected
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import transformers as tf
+from safetensors.torch import load_file
 
 from foretoken.errors import ForetokenError
+from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import load_model
-from stored_models import change_config, change_tensors, written
+from foretoken.testing import logits_after, tiny_transformers
+from stored_models import IDS, change_config, change_tensors, theirs, written
 
 
 def refused(folder: Path, match: str) -> None:
@@ -50,6 +54,17 @@ def test_numbers_that_are_no_sizes(tmp_path: Path, field: str, given: Any) -> No
     refused(tmp_path, f"{field} of the model's configuration is .* must be a whole number")
 
 
+def test_layers_that_predict_further_tokens(folder: Path) -> None:
+    """Ling 2.0's checkpoints, for some, have one after the last, which their models leave out."""
+    names = [name for name in load_file(folder / "model.safetensors") if ".layers.1." in name]
+    more = {name: name.replace(".layers.1.", ".layers.2.") for name in names}
+    change_tensors(folder, lambda x: x.update({new: x[name] for name, new in more.items()}))
+    refused(folder, "hold weights of layer 2, and num_hidden_layers")
+    change_config(folder, num_nextn_predict_layers=1)
+    model = load_model(folder, device="cpu", model_impl="transformers")
+    torch.testing.assert_close(logits_after(model, IDS), theirs(folder), atol=1e-3, rtol=1e-3)
+
+
 def test_shapes_dtypes_and_layers(folder: Path) -> None:
     """What transformers compares itself comes in one sentence; integers it would turn to floats."""
     name = "model.layers.1.self_attn.q_proj.weight"
@@ -78,3 +93,15 @@ def test_a_number_that_the_family_does_not_know(folder: Path) -> None:
     """transformers reads it in places all the same."""
     change_config(folder, sliding_window={})
     refused(folder, "sliding_window of the model's configuration is {} and must be")
+
+
+@pytest.mark.parametrize(("threshold", "said"), [(6.0, True), (0.0, False)])
+def test_eight_bits_by_which_tokens_depend_on_each_other(
+    threshold: float, said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """bitsandbytes takes a column's numbers apart for all rows of a pass, by its threshold."""
+    model = tiny_transformers()
+    given = SimpleNamespace(load_in_8bit=True, llm_int8_threshold=threshold)
+    model.config.quantization_config = given
+    HFModel(model)
+    assert ("drafts may change a text" in caplog.text) == said

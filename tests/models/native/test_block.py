@@ -199,6 +199,24 @@ def test_what_a_configuration_says() -> None:
     assert block.biased(llama) == ("self_attn.",)
 
 
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"factor": 4.0}, 256),
+        ({"factor": 1.5}, 96),
+        ({"factor": 0.5}, 64),
+        ({"factor": 4.0, "original_max_position_embeddings": 32}, 128),
+        ({"factor": 4.0, "rope_type": "linear"}, 64),
+        *(({"factor": factor}, 64) for factor in (None, "x", True, float("nan"), float("inf"))),
+        ({"factor": 4.0, "original_max_position_embeddings": None}, 64),
+    ],
+)
+def test_the_context_that_a_scaling_is_for(rope: dict[str, Any], length: int) -> None:
+    """Of YaRN's alone, where it is longer than what a configuration names."""
+    known = {"rope_type": "yarn", "original_max_position_embeddings": 64}
+    assert block.stretched(64, known | rope) == length
+
+
 @pytest.fixture(scope="module")
 def real() -> Any:
     """Gemma 3 of 270 million parameters, read by transformers; skipped where it isn't at hand."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from foretoken import LLM, ForetokenError, SamplingParams
@@ -33,6 +34,16 @@ def test_a_folder_writes_what_transformers_writes(name: str, tmp_path: Path) -> 
         outputs = llm.generate(SOURCES[:2], GREEDY)
         assert [output.token_ids for output in outputs] == expected
         assert [output.prompt_token_ids for output in outputs] == list(SOURCES[:2])
+
+
+def test_pickled_weights(name: str, tmp_path: Path) -> None:
+    """As most of Marian's models and T5 1.1's have them."""
+    file = saved(name, tmp_path) / "model.safetensors"
+    torch.save(load_file(file), tmp_path / "pytorch_model.bin")
+    file.unlink()
+    expected = written(tiny(name), SOURCES[0], 8)[:8]
+    with LLM(tmp_path, dtype="float64", device="cpu") as llm:
+        assert llm.generate(SOURCES[:1], GREEDY)[0].token_ids == expected
 
 
 def test_a_text_is_the_source(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ dequantises them too.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ __all__ = [
     "FileSource",
     "FolderSource",
     "GGUFCheckpoint",
+    "check_read",
     "config_of",
     "download",
     "ends_of",
@@ -36,6 +38,7 @@ __all__ = [
     "is_read_here",
     "native_config_of",
     "numbers_in",
+    "opened",
     "tokenizer_of",
     "weights_of",
     "write_file",
@@ -77,6 +80,18 @@ def numbers_in(path: Path) -> int:
     return sum(prod(tensor.shape) for tensor in opened(path).tensors.values())
 
 
+def check_read(path: Path, names: Collection[str]) -> None:
+    """Raises `ForetokenError` where a file has a tensor that none of these names is of."""
+    file = opened(path)
+    for stored in file.tensors:
+        # Experts lie together in one parameter, whose name has no last part.
+        if stored not in names and stored.removesuffix(".weight") not in names:
+            raise file.unserved(
+                f"transformers' {file.architecture} models have no tensor {shown(stored)}, and "
+                "another text would come without it"
+            )
+
+
 def config_of(path: Path) -> Any:
     """transformers' configuration. Raises `ForetokenError` where the file makes none."""
     file = opened(path)
@@ -89,6 +104,8 @@ def config_of(path: Path) -> Any:
     try:
         made = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         return config.completed(file, made)
+    except ForetokenError:
+        raise
     except Exception as error:
         raise _unserved(file, error) from error
 

@@ -302,6 +302,7 @@ def completed(file: GGUFFile, made: Any) -> Any:
     numbers, rope = _Numbers(file), getattr(made, "rope_parameters", None)
     if isinstance(rope, dict) and "rope_theta" in rope:
         rope["rope_theta"] = _base(numbers, "rope.freq_base", rope["rope_theta"])
+        _check_turned(numbers, made, rope.get("partial_rotary_factor", 1.0))
     if made.model_type == "phi3":
         made.sliding_window = numbers.get("attention.sliding_window", None) or None
     if made.model_type == "gemma2":
@@ -311,6 +312,17 @@ def completed(file: GGUFFile, made: Any) -> Any:
         width = made.hidden_size // made.num_attention_heads
         made.query_pre_attn_scalar = width if largest else made.head_dim
     return made
+
+
+def _check_turned(numbers: _Numbers, made: Any, part: float) -> None:
+    """Raises `ForetokenError` where heads turn more or less than in transformers' reading, which
+    takes the `part` that its class names."""
+    width = getattr(made, "head_dim", None) or made.hidden_size // made.num_attention_heads
+    read = int(width * part)
+    if (turned := numbers.get("rope.dimension_count", read)) != read:
+        raise numbers.file.unserved(
+            f"its heads turn {shown(turned)} of {width} numbers, and transformers reads {read}"
+        )
 
 
 def check_rope(file: GGUFFile) -> None:

@@ -18,6 +18,8 @@ from foretoken.models.gguf.reader import GGUFFile, Strings
 
 _CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 _MERGES = "tokenizer.ggml.merges"
+TEMPLATE = "tokenizer.chat_template"
+"""The key of the chat template; of others their names follow after a dot."""
 _SPECIAL = (
     ("bos_token", "bos"),
     ("eos_token", "eos"),
@@ -124,9 +126,18 @@ def _opens(file: GGUFFile) -> bool:
     return kind == "llama" or words in _OPENING
 
 
-def _template(file: GGUFFile) -> str | None:
-    key = "tokenizer.chat_template"
-    return file.text(key) if key in file.metadata else None
+def _template(file: GGUFFile) -> str | dict[str, str] | None:
+    """The chat template; where there are more, as one for tools, all of them by their names."""
+    named = {key: file.text(key) for key in file.metadata if _is_template(key)}
+    if not named.keys() - {TEMPLATE}:
+        return named.get(TEMPLATE)
+    return {
+        key.removeprefix(TEMPLATE).lstrip(".") or "default": text for key, text in named.items()
+    }
+
+
+def _is_template(key: str) -> bool:
+    return key == TEMPLATE or key.startswith(f"{TEMPLATE}.")
 
 
 def _byte_level(file: GGUFFile, tokens: list[str]) -> Any:

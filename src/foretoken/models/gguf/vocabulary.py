@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf.tokenizer import WHOLE, WORDS
+from foretoken.models.gguf.tokenizer import TEMPLATE, WHOLE, WORDS
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = range(1, 7)
 _IDS = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding"}
@@ -33,13 +33,21 @@ def metadata(tokenizer: Any, size: int) -> dict[str, Any]:
         **_ids(tokenizer),
         **_added(backend),
     }
-    if template := getattr(tokenizer, "chat_template", None):
-        found["tokenizer.chat_template"] = template
+    found |= _templates(getattr(tokenizer, "chat_template", None))
     if '"ByteLevel"' in json.dumps(made["decoder"]):
         words = _words(made["pre_tokenizer"], bool(made["model"].get("ignore_merges")))
         kind = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": words}
         return {**kind, **found, "tokenizer.ggml.merges": merges}
     return {**found, **_sentencepiece(made, tokens, merges)}
+
+
+def _templates(given: str | Mapping[str, str] | None) -> dict[str, Any]:
+    """A chat template, or several by their names, of which the one called "default" has none."""
+    named = given if isinstance(given, Mapping) else {"default": given} if given else {}
+    others = [name for name in named if name != "default"]
+    found: dict[str, Any] = {f"{TEMPLATE}.{name}": named[name] for name in others}
+    found |= {TEMPLATE: named["default"]} if "default" in named else {}
+    return found | ({f"{TEMPLATE}s": others} if others else {})
 
 
 def _sentencepiece(made: Mapping[str, Any], tokens: list[str], merges: list[str]) -> dict[str, Any]:

@@ -39,7 +39,12 @@ from foretoken.models.hf.cache import (
     unfit,
     unsupported,
 )
-from foretoken.models.hf.check import check_report, check_sizes
+from foretoken.models.hf.check import (
+    check_all_read,
+    check_report,
+    check_sizes,
+    warn_of_neighbours,
+)
 from foretoken.models.hf.temperature import Temperature
 from foretoken.models.model import Output, eos_ids
 from foretoken.trees.from_lists import from_paths
@@ -76,6 +81,8 @@ def load(
             ignore_mismatched_sizes=True,  # `check_report` refuses them, by name
             **options,
         )
+        if gguf.is_named(folder) and not gguf.is_read_here(folder):
+            check_all_read(folder, model)
     except ForetokenError:
         raise
     except Exception as error:
@@ -134,6 +141,7 @@ class HFModel:
         self.levels = frozenset("abcdf" if self._stack is not None else "abcf")
         with torch.no_grad(), evaluating(model):
             self._check()
+        warn_of_neighbours(model)
         first = self._storage.shapes[0]
         self.kv_heads, self.head_dim = first.heads, first.key_width
         if self._storage.shapes != alike(self.layers, self.kv_heads, self.head_dim):
@@ -320,9 +328,9 @@ class HFModel:
 
 def _decoder(model: PreTrainedModel) -> Any:
     """The module that turns embeddings into normed states: where transformers says that it is the
-    model itself, the one that holds the layers."""
-    decoder = model.get_decoder()
-    if decoder is not model:
+    model itself, or ModernBERT's head, which is called so, the one that holds the layers."""
+    decoder: Any = model.get_decoder()
+    if decoder is not model and not isinstance(decoder, torch.nn.Linear):
         return decoder
     stack = _stack(model, model.config.get_text_config(decoder=True).num_hidden_layers)
     owners = (module for module in model.modules() if stack in module.children())

@@ -24,6 +24,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KV, KVCache, KVShape, as_stored
 from foretoken.models.feed import Feed
+from foretoken.models.native import block
 
 _FALLBACK_LENGTH = 2048  # where the configuration names no longest context
 _GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
@@ -96,23 +97,26 @@ def unfit(model: PreTrainedModel, decoder: Any) -> str | None:
 
 def windows(config: Any) -> dict[str, int | None]:
     """The sliding window of each kind of layer; one entry where all layers take the same mask."""
-    window = getattr(config, "sliding_window", None)
-    if getattr(config, "use_sliding_window", None) is False or not _reads_window(type(config)):
+    family, window = type(config), getattr(config, "sliding_window", None)
+    unused = getattr(config, "use_sliding_window", None) is False
+    if unused or not _reads(family, "sliding_window", "layer_types"):
         window = None
-    kinds = getattr(config, "layer_types", None) or ("sliding_attention",)
-    return {kind: window if kind == "sliding_attention" else None for kind in dict.fromkeys(kinds)}
+    kinds = getattr(config, "layer_types", None) if _reads(family, "layer_types") else None
+    kinds = dict.fromkeys(kinds or ("sliding_attention",))
+    return {kind: window if kind == "sliding_attention" else None for kind in kinds}
 
 
-def _reads_window(family: type) -> bool:
-    """Whether models of this configuration read `sliding_window`: a config.json may name it for
-    any, and those of transformers' own families that know it declare it, or kinds of layers."""
+def _reads(family: type, *fields: str) -> bool:
+    """Whether models of this configuration read one of these fields: a config.json may name it for
+    any, and those of transformers' own families that know it declare it."""
     declared = {name for each in family.__mro__ for name in vars(each)}
-    known = not declared.isdisjoint({"sliding_window", "layer_types"})
+    known = not declared.isdisjoint(fields)
     return known or not family.__module__.startswith("transformers.models.")
 
 
 def max_length(config: Any) -> int:
-    """The longest context; for longrope the part that its short factors serve.
+    """The longest context, for YaRN the stretched one; for longrope the part that its short factors
+    serve.
 
     After that part transformers turns all keys by other factors, those in the cache not included.
     """
@@ -123,7 +127,7 @@ def max_length(config: Any) -> int:
         if (short := rope.get(names[0])) is not None:
             return int(short)
     lengths = [value for name in names if isinstance(value := getattr(config, name, None), int)]
-    return lengths[0] if lengths else _FALLBACK_LENGTH
+    return block.stretched(lengths[0], rope) if lengths else _FALLBACK_LENGTH
 
 
 def masks(config: Any, feed: Feed, dtype: torch.dtype) -> Any:

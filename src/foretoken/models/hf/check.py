@@ -7,18 +7,25 @@ calls for, of whatever size.
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.modeling_gguf_pytorch_utils import (
+    TENSOR_PROCESSORS,
+    TensorProcessor,
+    get_gguf_hf_weights_map,
+)
 
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
 from foretoken.models.checkpoint import Checkpoint, Header, check_layers, has_safetensors
 from foretoken.models.native import check
 
+_log = logging.getLogger(__name__)
 _COUNTS = (
     "hidden_size",
     "num_hidden_layers",
@@ -84,8 +91,30 @@ def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
         )
     for name, stored, wanted in sorted(report["mismatched_keys"]):
         check.agrees(name, tuple(stored), tuple(wanted))
-    layers = config.get_text_config(decoder=True).num_hidden_layers
-    check_layers(report["unexpected_keys"], layers)
+    text = config.get_text_config(decoder=True)
+    ahead = getattr(text, "num_nextn_predict_layers", None)
+    ahead = ahead if isinstance(ahead, int) else 0
+    check_layers(report["unexpected_keys"], text.num_hidden_layers, ahead)
+
+
+def check_all_read(file: Path, model: Any) -> None:
+    """Raises `ForetokenError` where transformers' reader has left out a tensor of a GGUF file: it
+    does so without a word where its model has none of that name."""
+    architecture = gguf.opened(file).architecture
+    maker = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
+    gguf.check_read(file, get_gguf_hf_weights_map(model, maker(config={})).keys())
+
+
+def warn_of_neighbours(model: Any) -> None:
+    """Say where a token's numbers depend on the other tokens of a pass: LLM.int8 (Dettmers et al.
+    2022) multiplies an input apart for all rows where one of them has a large number there."""
+    given = getattr(model.config, "quantization_config", None)
+    if getattr(given, "load_in_8bit", False) and getattr(given, "llm_int8_threshold", 0):
+        _log.warning(
+            "%s runs in bitsandbytes' 8 bits, by which a token's numbers depend on the tokens "
+            "beside it, so that drafts may change a text; quantise it with llm_int8_threshold=0.",
+            type(model).__name__,
+        )
 
 
 def _too_large(folder: Path, called_for: str, held: str) -> ForetokenError:

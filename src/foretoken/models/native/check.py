@@ -56,7 +56,7 @@ def shape_of(config: Any) -> Shape:
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         vocab_size=config.vocab_size,
-        max_length=config.max_position_embeddings,
+        max_length=block.context(config),
         embedding_scale=block.embedding_scale(config),
         logit_cap=block.cap(config, block.family(config).logit_cap),
     )
