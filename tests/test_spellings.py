@@ -39,6 +39,12 @@ def test_spellings_of_a_conversation(row: dict[str, Any]) -> None:
     assert conversation(row) == Conversation((ASKED, SAID, ASKED), whole=(ASKED, SAID, ASKED, SAID))
 
 
+def test_weights_of_turns() -> None:
+    """They stay, in whichever spelling."""
+    turns = [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b", "weight": 0}]
+    assert conversation({"conversations": turns}).whole == (ASKED, SAID | {"weight": 0})
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import IO
 
 HERE = Path(__file__).parent
@@ -61,13 +62,14 @@ def all_of(given: argparse.Namespace) -> None:
     lines.append([name for name in left if name in DRAFTS])
     if left and given.jobs > 1:
         write_answers(left[0], given)  # or each of them would
+    failed = Event()
     with ThreadPoolExecutor(given.jobs) as pool:
-        begun = [pool.submit(one_after_another, line, given) for line in lines]
+        begun = [pool.submit(one_after_another, line, given, failed) for line in lines]
         try:
             for training in begun:
                 training.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+        except BaseException:  # Ctrl-C too
+            failed.set()
             raise
 
 
@@ -75,9 +77,15 @@ def finished(name: str, given: argparse.Namespace) -> bool:
     return (given.work / name / "README.md").is_file()  # the card, which is written last
 
 
-def one_after_another(names: Sequence[str], given: argparse.Namespace) -> None:
+def one_after_another(names: Sequence[str], given: argparse.Namespace, failed: Event) -> None:
     for name in names:
-        train(name, given)
+        if failed.is_set():
+            return
+        try:
+            train(name, given)
+        except BaseException:
+            failed.set()  # before this thread takes the next line
+            raise
 
 
 def train(name: str, given: argparse.Namespace) -> None:

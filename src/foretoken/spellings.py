@@ -121,7 +121,8 @@ def _spelled(turn: Mapping[str, Any]) -> Message:
         raise ForetokenError(
             f"A turn is from {shown(turn['from'])}; it must be from one of {', '.join(_SPELLINGS)}."
         )
-    return _said(_SPELLINGS[turn["from"]], turn["value"])
+    kept = {"weight": turn["weight"]} if "weight" in turn else {}
+    return _said(_SPELLINGS[turn["from"]], turn["value"]) | kept
 
 
 def _from_ultrachat(row: Mapping[str, Any]) -> Conversation:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.cli.commands import app
+from foretoken.cli.prune import _prompts
+from foretoken.spellings import conversation
 
 
 def test_a_small_model(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
@@ -38,3 +41,18 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     asked = ["prune", "./nowhere", "--data", "bundled", "--out", str(file / "out")]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 1 and str(file / "out") in done.stderr
+
+
+def test_prompts_that_the_template_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    """They are left out, unless all are."""
+    llm = LLM("mini")
+    llm.tokenizer.chat_template = (  # type: ignore[union-attr]
+        "{% if messages|length > 1 %}{{ raise_exception('one turn') }}{% endif %}"
+        "{{ messages[0].content }}"
+    )
+    one, two = {"role": "user", "content": "sea"}, {"role": "system", "content": "no"}
+    good, bad = (conversation({"messages": turns}) for turns in ([one], [two, one]))
+    assert _prompts(llm, [bad, good]) == [llm.chat_prompt([one])]
+    assert "1 conversations are left out" in capsys.readouterr().err
+    with pytest.raises(ForetokenError, match="one turn"):
+        _prompts(llm, [bad])

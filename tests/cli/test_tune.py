@@ -26,7 +26,9 @@ def test_from_the_command_line_to_the_engine(
     """The file has the model's name; the engine and the benchmark know it by this name."""
     pytest.importorskip("optuna")
     prompts = tmp_path / "some.jsonl"
-    prompts.write_text(json.dumps({"id": "1", "task": "a", "turns": ["Hello Hello Hello"]}))
+    texts = {"a": "Hello Hello Hello", "b": "Hello " * 20_000}  # the other one doesn't fit
+    lines = [{"id": task, "task": task, "turns": [text]} for task, text in texts.items()]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = CliRunner().invoke(
         app,
         [
@@ -48,6 +50,7 @@ def test_from_the_command_line_to_the_engine(
         ],
     )
     assert run.exit_code == 0, run.output
+    assert "1 of 2 prompts leave no room for an answer" in run.stderr
     name = f"{checkpoints[0].name}-pld"
     kept = json.loads(tuned_path(name).read_text("utf-8"))
     assert kept["name"] == name and kept["model"] == str(checkpoints[0])

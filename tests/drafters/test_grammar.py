@@ -80,4 +80,4 @@ def test_xgrammars_forced_text_goes_on_from_the_text_before_it() -> None:
     stub: Any = SimpleNamespace(stop_token_ids=[], find_jump_forward_string=lambda: '{"a":')
     assert XGrammarMatcher(stub, spaced, frozenset()).forced() == [*b'{"a":']
     stub.find_jump_forward_string = lambda: ""
-    assert XGrammarMatcher(stub, spaced, frozenset()).forced() == []
+    assert XGrammarMatcher(stub, None, frozenset()).forced() == [], "at no cost"

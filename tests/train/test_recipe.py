@@ -39,6 +39,8 @@ def test_numbers_as_people_write_them() -> None:
     recipe = read_recipe("medusa", changes)
     assert recipe.steps == 1000 and type(recipe.rows) is int
     assert recipe.objective == {"kl_div": 0.9} and recipe.betas == (0.0, 0.9)
+    quoted = read_recipe("medusa", {"lr": "0.001", "steps": "20", "shape": {"model": "1e5"}})
+    assert (quoted.lr, quoted.steps, quoted.shape["model"]) == (0.001, 20, "1e5")
 
 
 @pytest.mark.parametrize(

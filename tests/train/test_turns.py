@@ -167,6 +167,13 @@ def test_a_conversation_that_the_template_refuses(
         fixed(two_ends, [conversation(*greeted)], 512)
 
 
+def test_tokens_beyond_the_models(two_ends: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stay what they are, also where they take more bytes than the model's own."""
+    monkeypatch.setattr("foretoken.train.turns._answers", lambda *_: [([1], [70_000])])
+    records = fixed(two_ends, [conversation(said("user", "a"))], 512)
+    assert records.answer(0) == [70_000]
+
+
 def test_raw_texts(two_ends: LLM) -> None:
     """Without a template, with the tokenizer's end; a prompt as the tokenizer begins it."""
     asked, answer = said("user", "One"), said("assistant", "two")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foretoken.cli import output
 from foretoken.errors import ForetokenError
+
+if TYPE_CHECKING:
+    from foretoken.llm import LLM
+    from foretoken.spellings import Conversation
 
 _TEXTS, _LENGTH = 64, 512  # texts and tokens of each, by which is seen what matters
 
@@ -49,7 +54,7 @@ def prune(
     from foretoken.models.hf import adapter
     from foretoken.models.load import find
     from foretoken.train import prune as pruning
-    from foretoken.train.turns import fixed, prompt_ids
+    from foretoken.train.turns import fixed
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
@@ -59,10 +64,29 @@ def prune(
     llm = LLM(model)
     answered = fixed(llm, read, _LENGTH)
     texts = [answered.prompt(i) + answered.answer(i) for i in range(len(answered))]
-    texts = texts or [prompt_ids(llm, each, each.messages)[:_LENGTH] for each in read]
+    texts = texts or _prompts(llm, read)
     large = adapter.load(find(model), torch.float32, torch.device("cpu")).model
     size = pruning.Size(layers, hidden_size, intermediate_size, kv_heads)
     small = pruning.prune(large, size, [text for text in texts if text])
     pruning.write(small, llm.tokenizer, out)
     counts = [sum(p.numel() for p in each.parameters()) / 1e6 for each in (large, small)]
     output.write(f"{out} · {counts[1]:.1f} M parameters of {counts[0]:.1f} M")
+
+
+def _prompts(llm: LLM, read: Seq[Conversation]) -> list[list[int]]:
+    """The beginnings of those that the chat template can write. Raises `ForetokenError` where it
+    can write none."""
+    from foretoken.train.turns import prompt_ids
+
+    found: list[list[int]] = []
+    errors: list[ForetokenError] = []
+    for each in read:
+        try:
+            found.append(prompt_ids(llm, each, each.messages)[:_LENGTH])
+        except ForetokenError as error:
+            errors.append(error)
+    if errors and not any(found):
+        raise errors[0]
+    if errors:
+        output.note(f"{len(errors)} conversations are left out, the first as: {errors[0]}")
+    return found

@@ -87,6 +87,10 @@ def tune(
         temperature=temperature, max_tokens=max_tokens, seed=seed or 0, ignore_eos=True
     )
     ids = [prompt_ids(llm, prompt.turns[0]) for prompt in select(suite, None, limit)]
+    fitting = [each for each in ids if len(each) + max_tokens <= llm.engine.target.max_length]
+    if fitting and len(fitting) < len(ids):
+        output.note(f"{len(ids) - len(fitting)} of {len(ids)} prompts leave no room for an answer.")
+    ids = fitting or ids  # of the latter the engine says what is wrong
     with track(f"Tuning {config['method']}", trials + rounds + 1, True) as advance:
         tuned = search(
             Tuner(llm, config, ids, params),

@@ -144,6 +144,8 @@ class XGrammarMatcher:
 
     def forced(self) -> list[int]:
         text = self._matcher.find_jump_forward_string()
+        if not text:
+            return []
         # Alone, a text may get a space before it that isn't there where it goes on from another.
         head, whole = self._ids(_ANCHOR), self._ids(_ANCHOR + text)
         return whole[len(head) :] if whole[: len(head)] == head else self._ids(text)

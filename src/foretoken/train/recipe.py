@@ -44,7 +44,7 @@ _NOT_NEGATIVE = (
     "own_temperature",
     "distinct",
 )
-_EXPONENT = re.compile(r"[+-]?\d+\.?\d*[eE][+-]?\d+")  # a number that YAML takes for a text
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,9 +157,10 @@ def _recipe(settings: Mapping[str, Any]) -> Recipe:
 
 
 def _value(value: Any) -> Any:
-    """With 5e-4 as the number that YAML takes only 5.0e-4 for, also within lists and mappings."""
+    """With 5e-4 as the number that YAML takes only 5.0e-4 for, and numbers in quotes, also within
+    lists and mappings; a folder's name may look like one."""
     if isinstance(value, Mapping):
-        return {key: _value(part) for key, part in value.items()}
+        return {key: part if key == "model" else _value(part) for key, part in value.items()}
     if isinstance(value, list):
         return [_value(part) for part in value]
-    return float(value) if isinstance(value, str) and _EXPONENT.fullmatch(value) else value
+    return float(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value

@@ -55,7 +55,10 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
         _log.warning(
             "%d conversations are left out, the first as: %s", len(unwritten), unwritten[0]
         )
-    return Records.of([pair for pair in pairs if pair[1]], length, llm.model.vocab_size)
+    kept = [pair for pair in pairs if pair[1]]
+    # A tokenizer may have tokens that the model lacks.
+    highest = max((token for prompt, answer in kept for token in (*prompt, *answer)), default=0)
+    return Records.of(kept, length, max(llm.model.vocab_size, highest + 1))
 
 
 def _answers(

@@ -138,6 +138,17 @@ def test_a_group_with_a_failure_has_no_part_in_the_acceptance() -> None:
     assert metrics.measure(found, [])["mean_acceptance_length"] == 8 / 5
 
 
+def test_passes_of_a_group_are_all_of_its_answers() -> None:
+    """Whichever of them they are counted for, when they are shared out."""
+    prompts = [Prompt(name, "qa", (said,)) for name, said in zip("ab", "12", strict=True)]
+    with serving() as (_, endpoint):
+        first, second = serve(RemoteRunner(plan(batch_sizes=(2,)), endpoint), *prompts)
+    shared = [replace(first, passes=0), replace(second, passes=first.passes + second.passes)]
+    assert first.group == second.group
+    tokens, passes = first.tokens + second.tokens, first.passes + second.passes
+    assert metrics.measure(shared, [])["mean_acceptance_length"] == tokens / passes
+
+
 @pytest.mark.parametrize("usage", [b'{"completion_tokens": 0}', b"null"])
 def test_a_server_that_counts_nothing(usage: bytes) -> None:
     """No tokens for a text is no count."""

@@ -12,11 +12,19 @@ import transformers
 from benchmarked import CHATS, SUITE, Breaks, Pair, plan, unit
 from foretoken import ForetokenError
 from foretoken.bench.record import BASELINE, Answer
-from foretoken.bench.run.runner import Runner
+from foretoken.bench.run.runner import Runner, _context
 from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.prompts import text_ids
+
+
+def test_a_stretched_context() -> None:
+    """By YaRN, where a configuration names the length that was trained."""
+    rope = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    config = transformers.Qwen3Config(max_position_embeddings=64, rope_parameters=rope)
+    assert _context(config) == 256
+    assert _context(transformers.Qwen3Config(max_position_embeddings=64)) == 64
 
 
 def test_a_context_under_another_name(checkpoints: Pair, tmp_path: Path) -> None:

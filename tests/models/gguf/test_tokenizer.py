@@ -120,6 +120,9 @@ def test_a_template_for_tools(tmp_path: Path) -> None:
     assert made.apply_chat_template(turns, tools=tools, tokenize=False) == "the"
     pairs = vocabulary.metadata(made, gguf_files.VOCAB)
     assert {key: pairs[key] for key in also} == also
+    del also["tokenizer.chat_template"]
+    alone = tokenizer.read(GGUFFile(gguf_files.written(tmp_path / "b.gguf", also=also)))
+    assert alone.chat_template is None, "no one can talk plainly by it"
 
 
 def test_no_space_is_put_before_a_text_where_the_file_says_so(tmp_path: Path) -> None:

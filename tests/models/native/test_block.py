@@ -27,7 +27,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.testing import check_greedy, check_seeded, logits_after, native, related
 from foretoken.testing.checks import PROMPTS, texts
 from foretoken.testing.models import Pair
-from stored_models import FAMILIES, original
+from stored_models import FAMILIES, IDS, original
 
 GEMMAS = [name for name in FAMILIES if name.startswith("gemma")]
 
@@ -197,6 +197,15 @@ def test_what_a_configuration_says() -> None:
     assert block.embedding_scale(llama) == 1.0 and block.biased(llama) == ()
     llama.attention_bias = True
     assert block.biased(llama) == ("self_attn.",)
+
+
+def test_types_of_layers_that_a_family_does_not_read() -> None:
+    """Mistral's layers all have the window, whatever a configuration lists, as in transformers."""
+    model = original("mistral", sliding_window=3)
+    model.config.layer_types = ["full_attention", "sliding_attention"]
+    assert [block.window(model.config, i) for i in range(2)] == [3, 3]
+    expected = model.double()(torch.tensor([IDS])).logits[0, -1]
+    assert torch.allclose(logits_after(native(model), IDS), expected)
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,12 @@ def model_of(backend: str, window: int | None = None, family: str = "llama") -> 
         "head_dim": 64,
         "max_position_embeddings": 512,
     }
+    if window is not None and family == "llama":
+        family = "qwen3"  # whose layers have types
     model = original(family, **shape)
     config = model.config
     for weight in model.parameters():
         weight.data.normal_(0, 0.1)
-    if window is not None and family == "llama":
-        config.model_type = "mistral"
     if window is not None:
         config.sliding_window = window
         config.layer_types = ["sliding_attention", "full_attention"]

@@ -130,3 +130,26 @@ def test_the_answers_are_the_trainings_own(
     recipe = read_recipe(train.HERE / "medusa.yaml", {**changes, "rows": 1, "steps": 1})
     asked_of = read_conversations(prompts)
     make("medusa", given.target, asked_of, recipe, out, source=answers.SOURCE, show=False)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_nothing_begins_after_a_failure(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would keep its error back for hours."""
+    import train
+
+    commands: list[str] = []
+    both = threading.Barrier(jobs, timeout=30)
+
+    def run(*command: str, **said: Any) -> None:
+        commands.append(command[1])
+        both.wait()
+        raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(train, "run", run)
+    monkeypatch.setattr(train, "write_answers", lambda name, given: None)
+    only = ["eagle3", "medusa", "hydra", "mtp"]
+    with pytest.raises(subprocess.CalledProcessError):
+        train.all_of(arguments(tmp_path, only=only, jobs=jobs))
+    assert sorted(commands) == only[:jobs]

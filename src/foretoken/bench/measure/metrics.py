@@ -135,8 +135,10 @@ def _ratio(part: float, whole: float) -> float | None:
 
 def _with_passes(answers: Iterable[Answer]) -> list[Answer]:
     """The answers whose passes are known: a server's counters may be there for some groups and not
-    for others."""
-    return [a for a in answers if a.passes]
+    for others. Those of a group are shared out, so that one of it may have none."""
+    given = list(answers)
+    known = {a.group for a in given if a.passes}
+    return [a for a in given if a.group in known]
 
 
 def _acceptance_length(answers: Iterable[Answer]) -> float | None:

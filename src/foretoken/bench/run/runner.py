@@ -29,6 +29,7 @@ from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.models.load import find, read_config
+from foretoken.models.native.block import stretched
 from foretoken.models.seq2seq.family import FAMILIES
 from foretoken.sampling.params import SamplingParams
 from foretoken.tree import Kind
@@ -308,7 +309,7 @@ def _context(config: Any) -> int:
     name it as others do."""
     named: int | None = getattr(config, "max_position_embeddings", None)
     if named is not None:
-        return named
+        return stretched(named, getattr(config, "rope_parameters", None) or {})
     if config.model_type in FAMILIES:
         return FAMILIES[config.model_type].shape(config).max_length
     from foretoken.models.hf.cache import max_length  # with transformers' own code of models

@@ -127,9 +127,10 @@ def _opens(file: GGUFFile) -> bool:
 
 
 def _template(file: GGUFFile) -> str | dict[str, str] | None:
-    """The chat template; where there are more, as one for tools, all of them by their names."""
+    """The chat template; where there are more, as one for tools, all of them by their names. None
+    without one for plain conversations."""
     named = {key: file.text(key) for key in file.metadata if _is_template(key)}
-    if not named.keys() - {TEMPLATE}:
+    if TEMPLATE not in named or len(named) == 1:
         return named.get(TEMPLATE)
     return {
         key.removeprefix(TEMPLATE).lstrip(".") or "default": text for key, text in named.items()

@@ -14,11 +14,6 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
-from transformers.modeling_gguf_pytorch_utils import (
-    TENSOR_PROCESSORS,
-    TensorProcessor,
-    get_gguf_hf_weights_map,
-)
 
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
@@ -100,6 +95,12 @@ def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
 def check_all_read(file: Path, model: Any) -> None:
     """Raises `ForetokenError` where transformers' reader has left out a tensor of a GGUF file: it
     does so without a word where its model has none of that name."""
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+
     architecture = gguf.opened(file).architecture
     maker = TENSOR_PROCESSORS.get(architecture, TensorProcessor)
     gguf.check_read(file, get_gguf_hf_weights_map(model, maker(config={})).keys())

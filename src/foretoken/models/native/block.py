@@ -32,10 +32,11 @@ class Family(NamedTuple):
     """A family as transformers runs it, whatever else its configurations name.
 
     head_norms: queries and keys are normed, too. around_one: what is stored of a norm's weight is
-    its distance from one. activation, scale: the fields that name the activation, and the number
-    whose root scores are divided by (without one, the width of a head). score_cap, logit_cap:
-    fields with the soft caps of scores and logits. biased: products that have biases always, and
-    bias_fields those whose biases a field switches on.
+    its distance from one. windowed: layers may have a window; typed: its models read `layer_types`.
+    activation, scale: the fields that name the activation, and the number whose root scores are
+    divided by (without one, the width of a head). score_cap, logit_cap: fields with the soft caps
+    of scores and logits. biased: products that have biases always, and bias_fields those whose
+    biases a field switches on.
     """
 
     norms: Norms = Norms()
@@ -43,6 +44,7 @@ class Family(NamedTuple):
     around_one: bool = False
     scaled_embedding: bool = False
     windowed: bool = True
+    typed: bool = True
     activation: str = "hidden_act"
     scale: str | None = None
     score_cap: str | None = None
@@ -63,8 +65,10 @@ _GEMMA2 = _GEMMA._replace(
 )
 
 FAMILIES = {
-    "llama": Family(windowed=False, bias_fields=(*_ATTENTION_BIAS, ("mlp_bias", "mlp."))),
-    "mistral": Family(),
+    "llama": Family(
+        windowed=False, typed=False, bias_fields=(*_ATTENTION_BIAS, ("mlp_bias", "mlp."))
+    ),
+    "mistral": Family(typed=False),
     "qwen2": Family(biased=("self_attn.q", "self_attn.k", "self_attn.v")),
     "qwen3": Family(head_norms=True, bias_fields=_ATTENTION_BIAS),
     "gemma": _GEMMA,
@@ -112,11 +116,16 @@ def cap(config: Any, field: str | None) -> float | None:
     return None if given is None else float(given)
 
 
+def types(config: Any) -> list[str] | None:
+    """The types of layers, where a configuration lists them and its family's models read them."""
+    return getattr(config, "layer_types", None) if family(config).typed else None
+
+
 def window(config: Any, layer: int) -> int | None:
-    """A layer's sliding window: by its type where the configuration lists types, else for all."""
+    """A layer's sliding window: by its type where there are types, else for all."""
     size: int | None = getattr(config, "sliding_window", None)
-    types = getattr(config, "layer_types", None)
-    if not family(config).windowed or (types and types[layer] != "sliding_attention"):
+    kinds = types(config)
+    if not family(config).windowed or (kinds and kinds[layer] != "sliding_attention"):
         return None
     return size
 
@@ -138,7 +147,7 @@ def stretched(length: int, rope: Any) -> int:
 
 def rope_kinds(config: Any) -> list[str | None]:
     """The kinds of layers that have rotary parameters of their own; [None] where all share."""
-    kinds = getattr(config, "layer_types", None) or ()
+    kinds = types(config) or ()
     nested = all(isinstance(config.rope_parameters.get(kind), dict) for kind in kinds)
     return [*dict.fromkeys(kinds)] if kinds and nested else [None]
 

@@ -79,7 +79,7 @@ def numbers(config: Any) -> None:
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     if width < 2 or width % 2:
         raise _wrong("head_dim", width, "even, as rotary positions turn pairs")
-    kinds = getattr(config, "layer_types", None)
+    kinds = block.types(config)
     if kinds is not None and len(kinds) != config.num_hidden_layers:
         many = config.num_hidden_layers
         raise _wrong("layer_types", f"a list of {len(kinds)}", f"one for each of {many} layers")

@@ -45,7 +45,7 @@ def unsupported(config: Any) -> str | None:
         return "its configuration holds another one"
     if getattr(config, "use_bidirectional_attention", None):
         return "its tokens see those after them"
-    if foreign := set(getattr(config, "layer_types", None) or ()) - _KINDS:
+    if foreign := set(block.types(config) or ()) - _KINDS:
         return f"it has layers of type {min(foreign)!r}"
     for turning in (block.rope_of(config, kind) for kind in block.rope_kinds(config)):
         if (how := turning.get("rope_type")) not in rope.SERVED:
