@@ -32,10 +32,10 @@ class Family(NamedTuple):
     """A family as transformers runs it, whatever else its configurations name.
 
     head_norms: queries and keys are normed, too. around_one: what is stored of a norm's weight is
-    its distance from one. windowed: layers may have a window; typed: its models read `layer_types`.
-    activation, scale: the fields that name the activation, and the number whose root scores are
-    divided by (without one, the width of a head). score_cap, logit_cap: fields with the soft caps
-    of scores and logits. biased: products that have biases always, and bias_fields those whose
+    its distance from one. windowed: layers may have a window; typed: those that a list of types
+    names. activation, scale: the fields that name the activation, and the number whose root scores
+    are divided by (without one, the width of a head). score_cap, logit_cap: fields with the soft
+    caps of scores and logits. biased: products that have biases always, and bias_fields those whose
     biases a field switches on.
     """
 
@@ -65,9 +65,7 @@ _GEMMA2 = _GEMMA._replace(
 )
 
 FAMILIES = {
-    "llama": Family(
-        windowed=False, typed=False, bias_fields=(*_ATTENTION_BIAS, ("mlp_bias", "mlp."))
-    ),
+    "llama": Family(windowed=False, bias_fields=(*_ATTENTION_BIAS, ("mlp_bias", "mlp."))),
     "mistral": Family(typed=False),
     "qwen2": Family(biased=("self_attn.q", "self_attn.k", "self_attn.v")),
     "qwen3": Family(head_norms=True, bias_fields=_ATTENTION_BIAS),
@@ -117,7 +115,7 @@ def cap(config: Any, field: str | None) -> float | None:
 
 
 def types(config: Any) -> list[str] | None:
-    """The types of layers, where a configuration lists them and its family's models read them."""
+    """The types of layers, where a configuration lists them and its family reads the list."""
     return getattr(config, "layer_types", None) if family(config).typed else None
 
 
