@@ -19,7 +19,10 @@ from pathlib import Path
 from threading import Event
 from typing import IO
 
+import yaml
+
 HERE = Path(__file__).parent
+SMALL = HERE / "small.yaml"
 HEADS = ("eagle3", "medusa", "hydra", "dflash2", "mtp")
 CUTS = {
     "middle": "--layers 15 --hidden-size 384 --intermediate-size 1024 --kv-heads 2",
@@ -29,7 +32,8 @@ CUTS = {
 FRESH = "fresh"
 DRAFTS = (*CUTS, FRESH)
 """The draft models; each begins with what the one before has left."""
-STEPS = 1500  # of a cut's training, as small.yaml has it
+SOURCE = "target+target@1"
+"""Greedy answers, and some at temperature 1, so that a drafter serves at both."""
 
 
 def main() -> None:
@@ -93,8 +97,8 @@ def train(name: str, given: argparse.Namespace) -> None:
     file."""
     out = folder(name, given)
     method, changes = (name, []) if name in HEADS else ("sps", changes_of(name, given))
-    recipe = HERE / f"{name if name in HEADS else 'small'}.yaml"
-    texts_of = ["--target", given.target, "--data", given.data, "--source", "target+target@1"]
+    recipe = HERE / f"{name}.yaml" if name in HEADS else SMALL
+    texts_of = ["--target", given.target, "--data", given.data, "--source", SOURCE]
     kept = ["--out", str(out), "--precision", given.precision]
     asked = [word for change in given.changes for word in ("--set", change)]
     command = ["train", method, "--recipe", str(recipe), *texts_of, *kept, *asked, *changes]
@@ -118,7 +122,8 @@ def folder(name: str, given: argparse.Namespace) -> Path:
 def write_answers(name: str, given: argparse.Namespace) -> None:
     """The answers, as the training of that name would write them, by a process of its own, whose
     memory the trainings then have."""
-    words = ["--target", given.target, "--data", given.data, "--out", str(folder(name, given))]
+    words = ["--target", given.target, "--data", given.data, "--source", SOURCE]
+    words += ["--out", str(folder(name, given))]
     subprocess.run([sys.executable, str(HERE / "answers.py"), *words, *given.changes], check=True)
 
 
@@ -141,7 +146,7 @@ def changes_of(name: str, given: argparse.Namespace) -> list[str]:
 def steps_of(given: argparse.Namespace) -> int:
     """Of a cut's training."""
     asked = dict(change.split("=", 1) for change in given.changes)
-    return int(float(asked.get("steps", STEPS)))
+    return int(float(asked.get("steps") or yaml.safe_load(SMALL.read_text())["steps"]))
 
 
 def randomised(like: Path, out: Path) -> None:

@@ -70,7 +70,7 @@ def load_model(
     ends = generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
     kind = pick_dtype(dtype, config, place)
-    reason = _unsupported(folder, config)
+    reason = unsupported(folder, config)
     if model_impl not in ("auto", "native", "transformers"):
         raise ForetokenError(
             f"model_impl is {model_impl!r}; it must be 'auto', 'native' or 'transformers'."
@@ -122,7 +122,7 @@ def _ending(model: CausalLM, ends: frozenset[int]) -> CausalLM:
     return model
 
 
-def _unsupported(folder: Path, config: Any) -> str | None:
+def unsupported(folder: Path, config: Any) -> str | None:
     """Why the native model can't serve a checkpoint; None where it can."""
     reason = transformer.unsupported(config)
     if reason is None and gguf.is_named(folder) and not gguf.is_read_here(folder):

@@ -121,6 +121,7 @@ def test_the_answers_are_the_trainings_own(
     given = arguments(tmp_path, target=str(checkpoints[0]), data=str(prompts))
     out = train.folder("medusa", given)
     words = ["--target", given.target, "--data", given.data, "--out", str(out)]
+    words += ["--source", train.SOURCE]
     sets = [f"{name}={value}" for name, value in changes.items()]
     monkeypatch.setattr(sys, "argv", ["answers.py", *words, *sets])
     answers.main()
@@ -129,7 +130,7 @@ def test_the_answers_are_the_trainings_own(
     monkeypatch.setattr(writing._Writer, "_answers", None)
     recipe = read_recipe(train.HERE / "medusa.yaml", {**changes, "rows": 1, "steps": 1})
     asked_of = read_conversations(prompts)
-    make("medusa", given.target, asked_of, recipe, out, source=answers.SOURCE, show=False)
+    make("medusa", given.target, asked_of, recipe, out, source=train.SOURCE, show=False)
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -23,9 +23,15 @@ from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError, shown
 from foretoken.models import gguf
 from foretoken.models.feed import chain_feed
-from foretoken.models.load import find, load_model, load_tokenizer, read_config, weights
+from foretoken.models.load import (
+    find,
+    load_model,
+    load_tokenizer,
+    read_config,
+    unsupported,
+    weights,
+)
 from foretoken.models.model import CausalLM
-from foretoken.models.native import transformer
 from foretoken.models.native.backends import quantise
 from foretoken.models.native.build import build_native
 
@@ -118,11 +124,8 @@ def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> 
 def _check_native(source: str) -> None:
     """Raise `ForetokenError` for a model whose weights have no other formats here."""
     place = find(source)
-    if not gguf.is_named(place):
-        reason = transformer.unsupported(read_config(place))
-    else:
-        own = gguf.is_read_here(place)
-        reason = None if own else "GGUF files of its family are read by transformers"
+    here = gguf.is_named(place) and gguf.is_read_here(place)
+    reason = None if here else unsupported(place, read_config(place))
     if reason is not None:
         raise ForetokenError(
             f"{source} doesn't run natively, as {reason}, so its weights have no formats to "
