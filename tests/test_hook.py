@@ -740,6 +740,10 @@ def test_wrong_options_are_refused_at_once(draft: Any, tokenizer: Any) -> None:
         assisted(speculative_config="pld")  # type: ignore[arg-type]
     with pytest.raises(ForetokenError, match="streamer is 5; give one"):
         assisted(streamer=5)
+    with pytest.raises(ForetokenError, match="tokenizer is 5; give a loaded tokenizer"):
+        assisted(tokenizer=5)
+    with pytest.raises(ForetokenError, match="nowhere"):
+        assisted(tokenizer="./nowhere")
 
 
 def test_no_distribution_is_an_error(model: Any) -> None:

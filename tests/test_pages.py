@@ -225,7 +225,8 @@ def ours(method: str, ratio: float) -> dict[str, Any]:
 def theirs(engine: str, method: str, speed: float, ratio: float) -> dict[str, Any]:
     over = {"ratio": ratio, "ci95": None}
     decoding = {"tokens_per_second": speed, "over_own_plain": over}
-    return {"engine": engine, "method": method, "decoding": decoding, "whole": decoding}
+    told = {"engine": engine, "method": method, "rounds": 1}
+    return {**told, "decoding": decoding, "whole": decoding}
 
 
 def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict[str, Any]:

@@ -140,9 +140,14 @@ def settled(choices: dict[str, Choice], seconds: float) -> dict[str, Cell]:
     assert order == sorted(order)  # all first rounds before any second one
     rounds = Counter(c.kind for c in found)
     assert all(rounds[c.kind] == (3 if c.stage == "grid" else 1) for c in found)
-    kept = {c.kind: c for c in found}
+    kept = {c.kind: c for c in found if c.round == 1}
     assert sum(map(cost, kept.values())) <= seconds
     lacking = {one.cell: one.rows for one in left_out}
+    for later in (c for c in found if c.round > 1):  # without the other engines
+        first = kept[later.kind]
+        assert later == replace(first, round=later.round, peers=(), beside=())
+        beside = cells.named(first)[len(first.rows) :]
+        assert lacking.get(later.name, ()) == beside
     for cell in cells.grid(choices):
         rows = cells.named(kept[cell.kind]) if cell.kind in kept else ()
         assert lacking.get(cell.kind, ()) == tuple(r for r in cells.named(cell) if r not in rows)
@@ -478,6 +483,22 @@ def test_it_stops_when_the_time_is_over(bench: SimpleNamespace) -> None:
     assert not bench.whole.done(cell) and real.ahead(bench.whole)
 
 
+def test_what_a_later_round_takes(bench: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as the first, less what rows take that it hasn't."""
+    monkeypatch.setattr(cells, "_LOAD", 0.0)
+    whole = bench.whole
+    first = Cell("grid", "tiny", ("autoregressive", "sps-4"), peers=("stub",))
+    first = replace(first, beside=(("stub", "plain"),))
+    folder = whole.work / first.name
+    folder.mkdir()
+    (folder / "cell.json").write_text(json.dumps({"cell": first.to_json(), "units": 3}))
+    (folder / "clock.jsonl").write_text('{"unit": "a", "seconds": 1000}\n')
+    (folder / "done").touch()
+    assert whole.expected(replace(first, round=2)) == pytest.approx(1000)
+    alone = replace(first, round=2, peers=(), beside=())
+    assert 500 < whole.expected(alone) < 700  # two rows of three, with less to read
+
+
 def test_a_folder_is_for_one_plan(bench: SimpleNamespace) -> None:
     """Other weights, prompts or hours are refused, and the difference named."""
     bench.whole.keep({"a.gguf": "1"})
@@ -603,6 +624,13 @@ def test_the_page_says_which_engines_had_other_minutes() -> None:
     said = page.elsewhere(own, cells, "ac")
     assert "a: at other times; in the same minutes our plain decoding wrote 30.0 tokens" in said
     assert page.elsewhere(own, cells, "c") == ""
+
+
+def test_the_page_says_in_how_many_rounds_engines_were_asked() -> None:
+    others = {"a": [{"rounds": 1}], "b": [{"rounds": 2}]}
+    said = page.fewer_rounds({"rounds": 3}, others)
+    assert said.strip() == "Other engines stood beside ours in 2 of the 3 rounds."
+    assert page.fewer_rounds({"rounds": 2}, others) == page.fewer_rounds({"rounds": 3}, {}) == ""
 
 
 def test_the_page_shows_an_engine_in_its_fastest_precision() -> None:

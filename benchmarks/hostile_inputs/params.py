@@ -36,6 +36,13 @@ NUMERIC = set(
         "timeout",
     ]
 )
+_ALSO = {
+    "stop": "stop string",
+    **dict.fromkeys(("bad_token_ids", "allowed_token_ids", "stop_token_ids"), "token id"),
+    "logit_bias": "token id",
+    **dict.fromkeys(("logits_processors", "logits_processor_factories"), "processor"),
+}
+"""Other words for fields."""
 FLAGS = {"include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "return_drafts"}
 CAN_BE_LARGE = ("max_tokens", "seed", "timeout", "top_k", "temperature", "repetition_penalty")
 MORE: dict[str, list[Any]] = {
@@ -141,15 +148,9 @@ def _field_case(field: str, label: str, make: Make, method: str, must: str | Non
         if params is not None:
             _serve(stand, params, method, outcome)
 
-    names = (field, "processor") if field == "logits_processors" else (field, _also(field))
     chosen = _must(field, label) if must is None else must
-    return Case(f"SamplingParams({field}={shown(label)}), {method}", run, names, chosen)
-
-
-def _also(field: str) -> str:
-    """Another word for a field."""
-    words = {"stop": "stop string", "bad_token_ids": "token id", "allowed_token_ids": "token id"}
-    return words.get(field, {"stop_token_ids": "token id", "logit_bias": "token id"}.get(field, ""))
+    label = f"SamplingParams({field}={shown(label)}), {method}"
+    return Case(label, run, (field, _ALSO.get(field, "")), chosen)
 
 
 def _serve(stand: Stand, params: SamplingParams, method: str, outcome: Outcome) -> None:

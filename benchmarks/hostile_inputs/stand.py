@@ -161,7 +161,7 @@ def letters() -> Any:
         letter: i for i, letter in enumerate(["<unk>", "\n", " ", *string.printable[:94]])
     }
     inner = Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>"))
-    inner.decoder = decoders.Fuse()
+    inner.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     return PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=TEMPLATE)
 
 

@@ -6,6 +6,7 @@ runs every method once; from it follows what the other stages run, and that is s
 - Rows of the grid: plain, the fastest row of the screen, `auto`, then the other three of the best
   four and sps with 2, 4, 6 and 8 tokens, the faster before the slower. Beside them each other
   engine's best row, and of all engines the fastest plain one.
+- Other engines stand beside the first round only, as their rows take more than half of a round.
 - Where that would take more than the hours that are left, rows are cut, never prompts, tokens or
   rounds. The cells of one sequence, greedy and cold, come first, with five rows and the other
   engines. Then each other cell, those of the faster target first and in the order of `ORDER`, with
@@ -227,9 +228,10 @@ ORDER = (
 
 
 def rounds(cell: Cell) -> list[Cell]:
-    """The grid has three; the other stages one."""
+    """The grid has three, the first of them with the other engines; the other stages one."""
     count = ROUNDS if cell.stage == "grid" else 1
-    return [replace(cell, round=n) for n in range(1, count + 1)]
+    later = replace(cell, peers=(), beside=())
+    return [cell, *(replace(later, round=n) for n in range(2, count + 1))]
 
 
 Work = Mapping[str, tuple[int, int]]
@@ -270,7 +272,7 @@ def _peer_rows(peer: str, target: str) -> list[Any]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A cell, or rows of one, that the time doesn't allow; hours: of the whole cell."""
+    """A cell or a round of one, or rows of it, that the time doesn't allow; hours: of the whole."""
 
     cell: str
     rows: tuple[str, ...]
@@ -286,11 +288,11 @@ def settle(
     first = {cell.kind for make in ORDER[:1] for t, c in choices.items() for cell in make(t, c)}
     kept: dict[str, Cell] = {}
 
+    def of_round(cell: Cell) -> float:
+        return seconds(cell, paces.get(cell.target, GUESS[cell.target]), works[cell.target])
+
     def cost(cell: Cell | None) -> float:
-        if cell is None:
-            return 0.0
-        pace, work = paces.get(cell.target, GUESS[cell.target]), works[cell.target]
-        return sum(seconds(one, pace, work) for one in rounds(cell))
+        return sum(map(of_round, rounds(cell))) if cell else 0.0
 
     def widen(cell: Cell, widths: Sequence[tuple[int | None, bool]]) -> None:
         nonlocal left
@@ -310,7 +312,11 @@ def settle(
     chosen.sort(key=lambda cell: (cell.stage, cell.target) != ("grid", fastest))
     in_turn = [rounds(c)[n] for n in range(ROUNDS) for c in chosen if n < len(rounds(c))]
     lacking = ((cell, missing(cell, kept.get(cell.kind))) for cell in wanted)
-    return in_turn, [LeftOut(cell.kind, rows, cost(cell) / 3600) for cell, rows in lacking if rows]
+    left_out = [LeftOut(cell.kind, rows, cost(cell) / 3600) for cell, rows in lacking if rows]
+    for cell in (cell for cell in in_turn if cell.round > 1):
+        if rows := missing(kept[cell.kind], cell):
+            left_out.append(LeftOut(cell.name, rows, of_round(kept[cell.kind]) / 3600))
+    return in_turn, left_out
 
 
 def narrowed(cell: Cell, count: int | None, beside: bool) -> Cell:

@@ -304,6 +304,7 @@ def _peer(
         "kind": about[0],
         "options": about[1],
         "version": rounds[0].about["versions"].get(engine),
+        "rounds": len({line["round"] for line in mine}),
         "prompts": len({line["id"] for line in good}),
         "tokens": sum(len(line["token_ids"]) for line in good),
         "failed": len(mine) - len(good),

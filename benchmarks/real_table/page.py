@@ -68,7 +68,7 @@ def _best(cells: Sequence[Record], target: str) -> str:
     title = f"**{TITLES.get(target, target)}** ({own['prompts']} prompts, {most}{rounds}; {where})"
     head = ["engine", "method", "tokens a pass", "tokens/s", "over its plain", "whole calls"]
     table = markdown([*head, "at temperature 1"], rows, 2)
-    below = [elsewhere(own, greedy, others), _looping(own, shown)]
+    below = [elsewhere(own, greedy, others), fewer_rounds(own, others), _looping(own, shown)]
     below += [_whole_file(cells, target), _options(shown)]
     return f"{title}\n\n{table}{''.join(below)}"
 
@@ -157,6 +157,14 @@ def elsewhere(own: Record, cells: Sequence[Record], shown: Collection[str]) -> s
                 f"{speeds} tokens/s."
             )
     return said
+
+
+def fewer_rounds(own: Record, others: Mapping[str, list[Record]]) -> str:
+    """In how many rounds other engines stood beside ours, where it wasn't in all."""
+    most = max((row["rounds"] for rows in others.values() for row in rows), default=own["rounds"])
+    if most == own["rounds"]:
+        return ""
+    return f"\n\nOther engines stood beside ours in {most} of the {own['rounds']} rounds."
 
 
 def _plainly(cell: Record) -> float:

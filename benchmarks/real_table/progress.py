@@ -131,10 +131,14 @@ class Whole:
         return sum(_seconds(path.parent) for path in self.work.glob(f"*/{CLOCK}"))
 
     def expected(self, cell: Cell) -> float:
-        """Seconds until a cell is done: from another round where there is one, else estimated."""
-        folder = self.work / cell.name
+        """Seconds until a cell is done: estimated, at the pace of another round where there is one,
+        which may have had more rows."""
+        folder, pace = self.work / cell.name, self._pace(cell.target)
+        whole = seconds(cell, pace, self.works)
         alike = [p for p in self.work.glob(f"{cell.kind}_round*") if (p / DONE).is_file()]
-        whole = _seconds(alike[0]) if alike else seconds(cell, self._pace(cell.target), self.works)
+        if alike:
+            known = Cell.from_json(read_json(alike[0] / CELL, "a cell")["cell"])
+            whole *= _seconds(alike[0]) / seconds(known, pace, self.works)
         if not (folder / CELL).is_file():
             return whole
         units = read_json(folder / CELL, "a cell")["units"]

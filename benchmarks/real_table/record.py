@@ -31,9 +31,9 @@ kv_cache_mib, failed, errors, without_looping, whole {"tokens_per_second", "over
 and by_task: task -> the same numbers, where prompts are served one by one.
 
 A peers' row (ours stand there too, by the same definitions): engine, method, kind, options,
-version, prompts, tokens, failed, errors, same_as_own_plain of answers (null where that engine's
-plain row isn't in the cell), and decoding and whole, each {"tokens_per_second", "over_own_plain",
-"over_foretoken_plain"}, and by_task: decoding's.
+version, rounds (in which it was asked), prompts, tokens, failed, errors, same_as_own_plain of
+answers (null where that engine's plain row isn't in the cell), and decoding and whole, each
+{"tokens_per_second", "over_own_plain", "over_foretoken_plain"}, and by_task: decoding's.
 """
 
 from __future__ import annotations

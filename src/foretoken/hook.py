@@ -38,6 +38,7 @@ from foretoken.grammar.params import StructuredOutputsParams, structured
 from foretoken.models.drafting.draft_model import as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
+from foretoken.models.load import tokenizer_of
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
 from foretoken.registry import OPTION_ALIASES
@@ -84,7 +85,8 @@ def assisted(
         draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id. What a
             loaded one's `generation_config.num_assistant_tokens` and `…_schedule` hold counts.
         streamer: as for `generate`, which takes it as well.
-        tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`.
+        tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`; a
+            tokenizer can also be where to find one.
         prompt_lookup_num_tokens: "pld" with drafts of this length.
         speculative_config: all of this in one mapping, as `foretoken.LLM` takes it.
         structured_outputs: what each row's new text must be, as `SamplingParams` takes it; needs
@@ -128,6 +130,8 @@ def assisted(
         config["model"] = config.pop(key)
     if prompt_lookup_num_tokens is not None:
         config[_LENGTH] = config.pop("prompt_lookup_num_tokens")
+    if tokenizer is not None:
+        tokenizer = tokenizer_of(tokenizer, None, False)
     if stop_strings and tokenizer is None:
         raise ForetokenError("stop_strings need a tokenizer; pass assisted(tokenizer=…) as well.")
     strings = [tf.StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []

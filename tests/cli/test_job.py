@@ -77,16 +77,17 @@ def test_the_record_tells_what_decides(checkpoints: tuple[Path, Path]) -> None:
         (ModelOptions(threads=1), "--threads"),
         (ModelOptions(trust_remote_code=True), "--trust-remote-code"),
         (ModelOptions(speculative_config="{}"), "--speculative-config"),
+        (ModelOptions(max_model_len=300), "--max-model-len"),
     ],
     ids=str,
 )
 def test_a_server_runs_as_it_runs(running: ModelOptions, option: str) -> None:
-    """What it can't be told is refused by the option's name; the context's limit is ours."""
+    """What it can't be told is refused by the option's name."""
     given = BenchOptions(suite="bundled", engine="openai", base_url="http://localhost/v1")
     with pytest.raises(ForetokenError, match=f"so {option} can't be obeyed"):
         make_job(given, running)
-    job = make_job(given, ModelOptions(max_model_len=300))
-    assert job.plan.max_model_len == 300 and [*job.parts[0].configs] == ["server"]
+    job = make_job(given, ModelOptions(max_model_len=4096))
+    assert [*job.parts[0].configs] == ["server"]
 
 
 def test_a_server_beside_its_baseline_has_another_label() -> None:
@@ -124,3 +125,11 @@ def test_a_gguf_file_has_a_precision_of_its_own(tmp_path: Path) -> None:
         placed(part.model, part.configs, part.shape),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["float31", "x" * 5000])
+def test_an_unknown_precision(checkpoints: tuple[Path, Path], name: str) -> None:
+    """It is told by the option, also where there is no room for the name."""
+    settings = BenchOptions(suite="bundled", model=str(checkpoints[0]), dtypes=name)
+    with pytest.raises(ForetokenError, match="Unknown precision in --dtypes"):
+        make_job(settings, ModelOptions(device="cpu"))

@@ -56,7 +56,7 @@ def test_what_it_cannot_compile_is_one_sentence() -> None:
     for form in ({"structural_tag": {"type": "structural_tag"}}, {"json": {"not": {}}}):
         with pytest.raises(ForetokenError):
             backend.compile(StructuredOutputsParams(**form))
-    with pytest.raises(ForetokenError, match="tokenizer"):
+    with pytest.raises(ForetokenError, match="structured_outputs can't read the tokenizer"):
         Guidance(object(), VOCAB, EOS)
 
 

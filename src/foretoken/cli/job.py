@@ -224,7 +224,11 @@ def _check_remote(settings: BenchOptions, running: ModelOptions) -> None:
     """Refuse options that only a server's owner can set."""
     if settings.base_url is None:
         raise ForetokenError("--engine openai needs the server's address; give --base-url.")
+    from foretoken.bench.plan import Plan
+
     fixed = [*_changed(settings, _OURS), *_changed(running, _RUNNING)]
+    if running.max_model_len not in (None, Plan.max_model_len):
+        fixed.append("--max-model-len")
     if fixed:
         raise ForetokenError(
             f"--engine openai measures a server as it runs, so {fixed[0]} can't be obeyed; leave "
@@ -278,10 +282,19 @@ def _parts(settings: BenchOptions, running: ModelOptions) -> list[_Part]:
 def _dtypes(settings: BenchOptions, running: ModelOptions) -> list[str]:
     """The values of --dtypes, or else of --dtype."""
     if running.dtype == "auto":
-        return names(settings.dtypes)
+        return [_known(name) for name in names(settings.dtypes)]
     if settings.dtypes != "auto":
         raise ForetokenError("--dtypes is the list of --dtype; give one of the two.")
     return [running.dtype]
+
+
+def _known(name: str) -> str:
+    """A value of --dtypes. Raises `ForetokenError` for another one."""
+    from foretoken.models.placement import DTYPES
+
+    if name not in ("auto", *DTYPES):
+        raise unknown("precision in --dtypes", name, ["auto", *DTYPES])
+    return name
 
 
 def _dtype(name: str, model: str, running: ModelOptions) -> str:

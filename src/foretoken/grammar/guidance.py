@@ -28,7 +28,7 @@ class Guidance:
             self._tokenizer = from_tokenizer(tokenizer, vocab_size, ends)
         except Exception as error:
             raise ForetokenError(
-                f"Structured outputs can't read the tokenizer ({one_line(error)}); give the "
+                f"structured_outputs can't read the tokenizer ({one_line(error)}); give the "
                 "model's fast one (tokenizer=…)."
             ) from error
 

@@ -35,7 +35,7 @@ class XGrammar:
             )
         except Exception as error:
             raise ForetokenError(
-                f"Structured outputs can't read the tokenizer ({one_line(error)}); give the "
+                f"structured_outputs can't read the tokenizer ({one_line(error)}); give the "
                 "model's own (tokenizer=…)."
             ) from error
         self._compiler = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)

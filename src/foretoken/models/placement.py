@@ -12,7 +12,7 @@ import torch
 
 from foretoken.errors import ForetokenError, shown
 
-_DTYPES = {
+DTYPES = {
     "float32": torch.float32,
     "float": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -20,6 +20,7 @@ _DTYPES = {
     "half": torch.float16,
     "float64": torch.float64,
 }
+"""What a precision can be called."""
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -54,12 +55,12 @@ def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> t
             return stored
         return torch.float32
     given: Any = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
-    if not isinstance(given, str) or given not in _DTYPES:
+    if not isinstance(given, str) or given not in DTYPES:
         raise ForetokenError(
             f"dtype is {shown(given)}; it must be 'auto', 'float32', 'bfloat16', 'float16' or "
             "'float64'."
         )
-    return _DTYPES[given]
+    return DTYPES[given]
 
 
 @contextmanager
