@@ -12,7 +12,11 @@ drafter that has not seen the task is made from what `--others` writes. Example:
     foretoken train sps --target mini --data others.jsonl --source fixed --out my-draft --set \
       'shape={hidden_size: 88, intermediate_size: 224, num_hidden_layers: 2, \
       num_attention_heads: 2, num_key_value_heads: 1, head_dim: 64}'
-    python benchmarks/online.py --task math --draft-model my-draft --lr 1e-3 --check
+    python benchmarks/online.py --task math --draft-model my-draft --lr 1e-3 --out tried
+    python benchmarks/online.py --task math --draft-model my-draft --lr 1e-3 --skip 200 --check
+
+The settings are chosen by runs like the first, on requests that the second, which is told, leaves
+out.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
+from page_values import DERIVED
 from shared import options, save, table
 
 from foretoken import LLM, SamplingParams
@@ -77,7 +82,7 @@ def prompts(given: Namespace, llm: LLM) -> list[list[int]]:
         ids = llm.chat_prompt(turns[: last + 1])
         if len(ids) <= given.longest:
             results.append(ids)
-    return results[: given.requests]
+    return results[given.skip : given.skip + given.requests]
 
 
 def arms(given: Namespace) -> dict[str, LLM]:
@@ -163,7 +168,8 @@ def summary(blocks: list[dict[str, Block]]) -> dict[str, Any]:
 
 
 def show(blocks: list[dict[str, Block]], results: dict[str, Any]) -> None:
-    rows = [["requests", "frozen", "learning", "tokens/s", "tokens/s", "version"]]
+    """Acceptance of both drafters and tokens a second of all three, block by block."""
+    rows = [["requests", "frozen", "learning", *(f"{arm}/s" for arm in ARMS), "version"]]
     done = 0
     for block in blocks:
         pair, done = [block["frozen"], block["learning"]], done + len(block["plain"].texts)
@@ -171,15 +177,17 @@ def show(blocks: list[dict[str, Block]], results: dict[str, Any]) -> None:
             [
                 str(done),
                 *(f"{rate([b]):.3f}" for b in pair),
-                *(f"{b.tokens / b.seconds:.0f}" for b in pair),
+                *(f"{block[arm].tokens / block[arm].seconds:.0f}" for arm in ARMS),
                 str(block["learning"].version),
             ]
         )
     table(rows)
+    record = {"blocks": [{arm: vars(b) for arm, b in block.items()} for block in blocks]}
+    over = DERIVED["online.json"](record)["over_plain"]["learning"]
     texts = "the same" if results["same_texts"] else "DIFFERENT"
     print(
         f"\nacceptance +{results['rise']:.3f} over the last block; speed while learning "
-        f"{results['speed_ratio']:.2f} of frozen; texts {texts}"
+        f"{results['speed_ratio']:.2f} of frozen and {over:.2f} of plain decoding; texts {texts}"
     )
 
 
@@ -189,6 +197,7 @@ def main() -> int:
     parser.add_argument("--others", type=Path, help="write conversations of other tasks, and end")
     parser.add_argument("--many", type=int, default=20_000, help="how many")
     parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--skip", type=int, default=0, help="requests before them, left out")
     parser.add_argument("--block", type=int, default=40, help="requests of a block")
     parser.add_argument("--longest", type=int, default=400, help="tokens of a prompt")
     parser.add_argument("--max-tokens", type=int, default=64)

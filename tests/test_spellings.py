@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -52,10 +53,37 @@ def test_weights_of_turns() -> None:
         {"system": "s", "messages": [ASKED, SAID]},
         {"system": "s", "conversations": [{"from": "human", "value": "a"}, SAID]},
         {"conversations": [{"from": "system", "value": "s"}, ASKED, SAID]},
+        {"system": "s", "data": ["a", "b"]},
+        {"system": "s", "turns": [ASKED, SAID]},
+        {"system": "s", "prompt": [ASKED], "completion": "b"},
+        {"system": "s", "instruction": "a", "output": "b"},
     ],
 )
 def test_a_system_message(row: dict[str, Any]) -> None:
+    """Among the turns, or beside them in any spelling."""
     assert conversation(row) == Conversation((RULES, ASKED), whole=(RULES, ASKED, SAID))
+
+
+def test_a_system_message_beside_texts() -> None:
+    """A user's turns come after it; a prompt without roles can't have it, and a text needs none."""
+    rules = {"system": "s"}
+    assert conversation({"turns": ["a", "x"], **rules}) == Conversation((RULES, ASKED), ("x",))
+    assert conversation({"text": "b", **rules}) == conversation({"text": "b"})
+    assert conversation({"messages": [], **rules}) == Conversation(())
+    with pytest.raises(ForetokenError, match='"system" beside "prompt", a text as it is; give'):
+        conversation({"prompt": "a", **rules})
+    with pytest.raises(ForetokenError, match="A turn is 3; it must be a text"):
+        conversation({"turns": ["a"], "system": 3})
+
+
+def test_what_was_said_before() -> None:
+    """The pairs that Alpaca's rows may have beside the last one."""
+    row = {"instruction": "a", "output": "b"}
+    longer = Conversation((ASKED, SAID, ASKED), whole=(ASKED, SAID, ASKED, SAID))
+    assert conversation({**row, "history": [["a", "b"]]}) == longer
+    assert conversation({**row, "history": None}) == conversation(row)
+    with pytest.raises(ForetokenError, match='"instruction" and "output" as they must be'):
+        conversation({**row, "history": [["a"]]})
 
 
 def test_tools_turns() -> None:
@@ -64,6 +92,22 @@ def test_tools_turns() -> None:
     found = conversation({"messages": [ASKED, CALL, named, SAID]})
     assert found == Conversation((ASKED, CALL, named), whole=(ASKED, CALL, named, SAID))
     assert conversation({"messages": [ASKED, SAID], "tools": []}).tools == ()
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_calls_of_sharegpt(many: bool) -> None:
+    """Are calls, which the template writes, and not a text; what is no call stays one."""
+    call = {"name": "f", "arguments": {"n": 1}}
+    value = json.dumps([call, call] if many else call)
+    turns = [{"from": "human", "value": "a"}, {"from": "function_call", "value": value}]
+    row = {"conversations": [*turns, {"from": "observation", "value": "9"}]}
+    [_, called, result] = conversation(row).messages
+    wanted = [{"type": "function", "function": call}] * (2 if many else 1)
+    assert called == {"role": "assistant", "content": None, "tool_calls": wanted}
+    assert result == RESULT
+    for text in ("f(1)", "7", '{"n": 1}', "[]"):
+        turns[1]["value"] = text
+        assert conversation(row | {"conversations": turns}).whole[1] == SAID | {"content": text}
 
 
 @pytest.mark.parametrize("tools", [[{"type": "function"}], '[{"type": "function"}]'])

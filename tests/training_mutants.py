@@ -45,6 +45,12 @@ LEARNING: dict[str, Mutant] = {
         "False",
         ("train/test_loop.py::test_gradients_that_are_none",),
     ),
+    "every process computes all states": Mutant(
+        "foretoken.train.stored_states:stored_states",
+        "processes.is_mine(number)",
+        "True",
+        ("train/test_stored_states.py::test_each_process_writes_its_share",),
+    ),
     "drawn siblings may repeat": Mutant(
         f"{LOSSES}:sibling_chances",
         "left.scatter(-1, drawn.view(own.shape), 0.0)",

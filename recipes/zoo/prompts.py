@@ -61,6 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     by_source = records_by_source(options.data or default_folder(), options.split)
     records = [record for name in sorted(by_source) for record in by_source[name]]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     with options.out.open("w", encoding="utf-8") as file:
         for line in prompts(records, options.each, tuple(options.tasks), options.seed):
             file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -8,7 +8,8 @@
 {"prompt", "completion"}                   texts without a chat template; or messages
 {"text"}                                   a text to learn as it is
 
-Beside messages of any spelling "tools" are the functions that may be called.
+Beside messages of any spelling "tools" are the functions that may be called, and "system" is what
+stands before them. Alpaca's may have a "history", the pairs of question and answer before it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SPELLINGS = {
     **dict.fromkeys(("human", "user", "prompter"), USER),
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), ASSISTANT),
     **dict.fromkeys(("tool", "function", "observation", "tool_response"), "tool"),
-    "function_call": ASSISTANT,
+    "function_call": ASSISTANT,  # whose value is the call as JSON
     "system": "system",
     "developer": "developer",
 }
@@ -66,12 +67,28 @@ def conversation(row: Any) -> Conversation:
         raise ForetokenError(f"it has none of {forms}.")
     try:
         found = read(row)
+        found = _with_system(found, row["system"]) if row.get("system") else found
         return _with_tools(found, row["tools"]) if row.get("tools") else found
     except ForetokenError:
         raise
     except (KeyError, TypeError, ValueError) as error:
         named = " and ".join(f'"{key}"' for key in sorted(needed))
         raise ForetokenError(f"it doesn't have {named} as they must be.") from error
+
+
+def _with_system(found: Conversation, given: Any) -> Conversation:
+    """With a system message that stands beside the turns. A text that is learned as it is has
+    none."""
+    if not found.messages:
+        return found
+    if found.raw:
+        raise ForetokenError(
+            'it has "system" beside "prompt", a text as it is; give "messages" with both, or leave '
+            '"system" out.'
+        )
+    rule = _said("system", given)
+    whole = (rule, *found.whole) if found.whole else ()
+    return replace(found, messages=(rule, *found.messages), whole=whole)
 
 
 def _with_tools(found: Conversation, given: Any) -> Conversation:
@@ -101,17 +118,11 @@ def _said(role: str, content: Any) -> Message:
 
 
 def _from_messages(row: Mapping[str, Any]) -> Conversation:
-    return _of_messages([_system(row), *row["messages"]] if _system(row) else row["messages"])
+    return _of_messages(row["messages"])
 
 
 def _from_sharegpt(row: Mapping[str, Any]) -> Conversation:
-    turns = [_spelled(turn) for turn in row["conversations"]]
-    return _of_messages([_system(row), *turns] if _system(row) else turns)
-
-
-def _system(row: Mapping[str, Any]) -> Message | None:
-    """A system message that stands beside the turns."""
-    return _said("system", row["system"]) if row.get("system") else None
+    return _of_messages([_spelled(turn) for turn in row["conversations"]])
 
 
 def _spelled(turn: Mapping[str, Any]) -> Message:
@@ -121,8 +132,23 @@ def _spelled(turn: Mapping[str, Any]) -> Message:
         raise ForetokenError(
             f"A turn is from {shown(turn['from'])}; it must be from one of {', '.join(_SPELLINGS)}."
         )
-    kept = {"weight": turn["weight"]} if "weight" in turn else {}
-    return _said(_SPELLINGS[turn["from"]], turn["value"]) | kept
+    said = _said(_SPELLINGS[turn["from"]], turn["value"])
+    calls = _calls(turn["value"]) if turn["from"] == "function_call" else []
+    said |= {"content": None, "tool_calls": calls} if calls else {}
+    return said | ({"weight": turn["weight"]} if "weight" in turn else {})
+
+
+def _calls(text: str) -> list[dict[str, Any]]:
+    """The calls in a text of JSON, which has one or a list of them; none in any other text, which
+    stays what it is."""
+    try:
+        read = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    calls = read if isinstance(read, list) else [read]
+    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+        return []
+    return [{"type": "function", "function": call} for call in calls]
 
 
 def _from_ultrachat(row: Mapping[str, Any]) -> Conversation:
@@ -145,7 +171,10 @@ def _from_turns(row: Mapping[str, Any]) -> Conversation:
 
 def _from_alpaca(row: Mapping[str, Any]) -> Conversation:
     asked = "\n\n".join(filter(None, (row["instruction"], row.get("input"))))
-    return _of_messages([_said(USER, asked), _said(ASSISTANT, row["output"])])
+    pairs = [*(row.get("history") or ()), (asked, row["output"])]
+    return _of_messages(
+        [turn for said, answer in pairs for turn in (_said(USER, said), _said(ASSISTANT, answer))]
+    )
 
 
 def _from_pair(row: Mapping[str, Any]) -> Conversation:

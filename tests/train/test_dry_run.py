@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, Qwen3Config, ViTConfig
+from transformers import GPT2Config, Qwen2Config, Qwen3Config, ViTConfig
 
 import gguf_files
 from foretoken import ForetokenError
@@ -50,6 +50,30 @@ def test_eagle3_of_an_eight_billion_target(large: str) -> None:
     assert caches == (recipe.rows + 1) * 2048 * 36 * 2 * 8 * 128 * 2
     longer = dry_run("eagle3", large, read_recipe("eagle3", {"length": 8192}))
     assert longer.parts["a batch"] > 2 * found.parts["a batch"]
+
+
+CODER = {
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+    "rope_theta": 1e6,
+}
+RECIPES = Path(__file__).parents[2] / "recipes" / "qwen2.5-coder"
+
+
+@pytest.mark.skipif(not RECIPES.is_dir(), reason="the recipes are not part of this tree")
+@pytest.mark.parametrize("method", ["eagle3", "dflash"])
+def test_recipes_of_a_real_target(method: str, tmp_path: Path) -> None:
+    """They fit Qwen2.5-Coder-1.5B, and the GPU of 24 GB that their page asks for."""
+    Qwen2Config(**CODER).save_pretrained(tmp_path)
+    found = dry_run(method, str(tmp_path), read_recipe(RECIPES / f"{method}.yaml"))
+    assert 1.5e9 < found.target < 1.6e9 and 5e7 < found.drafter < 3e8
+    assert found.tensors["layers.0.self_attn.k_proj.weight"][0] == 2 * 128
+    assert found.bytes < 16e9
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,21 @@ def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=16)
     [output] = LLM(out / "target", speculative_config=config).generate("the sea", params)
     assert output.token_ids == LLM(out / "target").generate("the sea", params)[0].token_ids
+
+
+@pytest.mark.parametrize("part", ["target", "heads"])
+def test_a_model_is_not_trained_over(
+    part: str, checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The target itself, or heads of a training before, which happen to be where the new ones would
+    be written. Nothing is."""
+    place = shutil.copytree(checkpoints[0], tmp_path / part)
+    before = {path.name: path.read_bytes() for path in place.iterdir()}
+    recipe = read_recipe("medusa2", {**SMALL, "shape": {"num_heads": 1}, "steps": 1})
+    with pytest.raises(ForetokenError, match=rf"{part}.config\.json wasn't written by a training"):
+        make(METHOD, str(checkpoints[0]), PROMPTS, recipe, tmp_path, show=False)
+    assert {path.name: path.read_bytes() for path in place.iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == [part]
 
 
 def test_target_and_heads_together(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from foretoken import ForetokenError
+from foretoken.models.load import generation_ends
 from foretoken.train.prune import Size, prune, write
 
 transformers = pytest.importorskip("transformers")
@@ -57,6 +58,14 @@ def check_same(small: Any, large: Any) -> None:
 def test_nothing_is_lost_where_nothing_is_cut(family: str, tied: bool) -> None:
     model = model_of(family, tied)
     check_same(prune(model, Size(), TEXTS), model)
+
+
+def test_its_texts_end_where_the_large_ones_do(tmp_path: Path) -> None:
+    """Which a model says beside its configuration."""
+    model = model_of()
+    model.generation_config.eos_token_id = [3, 5]
+    prune(model, Size(layers=2), TEXTS).save_pretrained(tmp_path)
+    assert generation_ends(tmp_path) == {3, 5}
 
 
 @pytest.mark.parametrize("family", CLASSES)

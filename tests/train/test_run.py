@@ -169,11 +169,13 @@ def test_the_estimate_of_a_large_tree(
 def test_training_stops_early(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
-    """Without a better estimate for `patience` times; the best weights are what is left."""
-    outcome, _ = train_heads(
-        checkpoints[0], prompts, tmp_path / "out", steps=60, lr=1e-12, evaluate_every=2, patience=2
-    )
+    """Without a better estimate for `patience` times; the best weights are what is left. With more
+    patience it goes on."""
+    given = {"steps": 60, "lr": 1e-12, "evaluate_every": 2}
+    outcome, _ = train_heads(checkpoints[0], prompts, tmp_path / "out", patience=2, **given)
     assert outcome.progress.step == 6 and outcome.progress.stale == 2
+    outcome, steps = train_heads(checkpoints[0], prompts, tmp_path / "out", patience=4, **given)
+    assert steps == [7, 8, 9, 10] and outcome.progress.stale == 4
 
 
 def test_another_trainings_folder_is_refused(

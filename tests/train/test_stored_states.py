@@ -12,10 +12,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save
 
 from foretoken import ForetokenError
+from foretoken.models.load import load_model
+from foretoken.train import processes
 from foretoken.train import stored_states as module
 from foretoken.train.data import read_conversations
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.recipe import read_recipe
+from foretoken.train.records import Records
 from foretoken.train.run import make
 from train.test_run import HEADS, weights
 from trainings import tuned
@@ -63,6 +66,34 @@ def test_learned_from_as_from_the_target(
     assert held_out < len(passes) - held_out <= held_out + 2 and files[1].exists()
 
 
+def test_each_process_writes_its_share(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And waits for those of the others, which it doesn't compute."""
+    frozen = FrozenTarget(load_model(checkpoints[0], backend="plain"))
+    records = Records.of([([1, 2], list(range(3, 60)))] * 12, 60, 97)
+    waited: list[str] = []
+
+    def wait(path: Path) -> None:
+        waited.append(path.name)
+        if not path.exists():
+            raise KeyboardInterrupt
+
+    def names(*numbers: int) -> list[str]:
+        return [f"states-{number:05d}.safetensors" for number in numbers]
+
+    monkeypatch.setattr(processes, "wait_for", wait)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(KeyboardInterrupt):
+        module.stored_states(frozen, records, (-1,), tmp_path, show=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == names(1, 3, 5)
+    assert waited == names(0)
+    monkeypatch.setenv("RANK", "0")
+    assert len(module.stored_states(frozen, records, (-1,), tmp_path, show=False).files) == 6
+    assert waited[1:] == names(*range(6))
+
+
 def test_states_of_something_else(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
@@ -95,6 +126,8 @@ def test_states_of_another_target_of_the_same_shape(
 def test_what_needs_more_than_states(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
-    """A drafter that attends to the target's keys, and one that writes its own texts."""
-    with pytest.raises(ForetokenError, match="learns from more of the target than its states"):
-        train(checkpoints[0], prompts, tmp_path / "one", tmp_path / "states", "glide")
+    """Drafters that attend to the target's keys, or run it, are refused before any is computed."""
+    for method in ("glide", "parallel_prompt"):
+        with pytest.raises(ForetokenError, match="learns from more of the target than its states"):
+            train(checkpoints[0], prompts, tmp_path / method, tmp_path / "states", method)
+        assert not (tmp_path / "states").exists()

@@ -191,16 +191,20 @@ SPACED = (
 )
 
 
-@pytest.mark.parametrize("space", ["", " "])
-def test_tokenizers_that_begin_texts_with_a_space(pair: Pair, space: str) -> None:
-    """An answer has it where its template writes one, and a raw text none."""
+def spaced(template: str) -> Any:
+    """A tokenizer that puts a space before every text, as Llama 2's does."""
     letters = {letter: i for i, letter in enumerate("\u2581\n:abcdefghijklmnopqrstuvwxyz")}
     inner = Tokenizer(models.BPE(letters, []))
     inner.normalizer = normalizers.Sequence(
         [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
     )
-    template = SPACED.replace("SPACE", space)
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=template)
+    return PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=template)
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_tokenizers_that_begin_texts_with_a_space(pair: Pair, space: str) -> None:
+    """An answer has it where its template writes one, and a raw text none."""
+    tokenizer = spaced(SPACED.replace("SPACE", space))
     llm = LLM(pair.target, tokenizer=tokenizer)
     turns = (said("user", "one"), said("assistant", "two"))
     raw = Conversation(turns[:1], whole=turns, raw=True)
@@ -208,6 +212,37 @@ def test_tokenizers_that_begin_texts_with_a_space(pair: Pair, space: str) -> Non
     for i, text in enumerate((f"user:{space}one\nassistant:{space}two", "onetwo")):
         whole = records.prompt(i) + records.answer(i)
         assert whole == tokenizer(text)["input_ids"]
+
+
+CALLING = SPACED.replace("{{ m.content }}", "{{ m.content or m.tool_calls[0].function.name }}")
+
+
+@pytest.mark.parametrize("space", ["", " "])
+def test_calls_with_tokenizers_that_begin_texts_with_a_space(pair: Pair, space: str) -> None:
+    """What the template writes of a call is the text that it is after the prompt, too."""
+    tokenizer = spaced(CALLING.replace("SPACE", space))
+    call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])
+    llm = LLM(pair.target, tokenizer=tokenizer)
+    records = fixed(llm, [conversation(said("user", "one"), call)], 64)
+    whole = tokenizer(f"user:{space}one\nassistant:{space}look\n")["input_ids"]
+    assert records.prompt(0) + records.answer(0) == whole
+
+
+def test_how_a_call_ends(two_ends: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an answer does where the template writes no end after it; else as the template has it,
+    which may be another end."""
+    call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])
+    tokenizer: Any = two_ends.tokenizer
+    for written, learned in (("", "<|im_end|>"), ("<|im_start|>", "<|im_start|>")):
+        tokenizer.chat_template = TEMPLATE.replace(
+            "</call>{% endif %}{{ m.content or '' }}<|im_end|>\n",
+            f"</call>{written}{{% else %}}{{{{ m.content }}}}<|im_end|>\n{{% endif %}}",
+        )
+        assert written in tokenizer.chat_template and "else" in tokenizer.chat_template
+        ends = {0, *ids(two_ends, "<|im_end|><|im_start|>")}
+        monkeypatch.setattr(two_ends.engine, "eos_ids", frozenset(ends))
+        records = fixed(two_ends, [conversation(said("user", "One"), call)], 512)
+        assert records.answer(0) == ids(two_ends, f"<call>look</call>{learned}")
 
 
 def test_a_raw_text_begins_as_a_prompt_does(two_ends: LLM) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 from foretoken import ForetokenError
+from foretoken.models.load import load_model
 from foretoken.testing import logits_after
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
@@ -76,6 +79,21 @@ def test_what_is_trained_is_what_is_served(
             places = [at for at, one in enumerate(records) if one == record]
             want = logits_after(served, lesson.tokens[row, places].tolist())
             torch.testing.assert_close(logits[row, places[-1]], want, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("ends", [[5, 7], 7, None])
+def test_texts_end_where_they_did(
+    ends: list[int] | int | None, checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Also where the model that it began as says so in its generation_config.json alone: what is
+    trained may be a target that is served."""
+    began = shutil.copytree(checkpoints[0], tmp_path / "began")
+    if ends is not None:
+        (began / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    TrainedLM(Facts(0, 97, 0), model=str(began)).save(tmp_path / "own", {})
+    found = load_model(tmp_path / "own").eos_ids
+    assert found == load_model(began).eos_ids
+    assert ends is None or found == frozenset([ends] if isinstance(ends, int) else ends)
 
 
 def test_what_is_refused(checkpoints: tuple[Path, Path]) -> None:

@@ -86,18 +86,17 @@ def export(
 
 def _write(folder: Path, drafter: str, target: str | None, to: str, out: Path) -> str | None:
     """Write the drafter in a folder, and give the line that serves it, where there is one."""
-    from safetensors.torch import load_file
-
     from foretoken.models.load import read_config as read_model
     from foretoken.models.load import weights
     from foretoken.recommender.elsewhere import their_name
     from foretoken.trainable.checkpoint import read_config
     from foretoken.trainable.formats import launch, write
+    from foretoken.trainable.formats.published import loaded
 
     if "foretoken_method" in _json(folder):
         config = read_config(folder)
         made_for = _target(target or config.get("target_name"), config["target"], drafter)
-        write.trained(config, load_file(folder / "model.safetensors"), made_for, to, out)
+        write.trained(config, loaded(folder / "model.safetensors"), made_for, to, out)
         shape = config["shape"]
         tokens = shape["unroll"] if "unroll" in shape else shape["block_size"] - 1
         return launch.command(to, config["foretoken_method"], out, made_for.name, tokens)

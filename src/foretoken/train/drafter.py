@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -132,6 +132,8 @@ def papers_tree(drafter: type[Any]) -> dict[str, str]:
 
 class DrafterTraining:
     """A `Subject`: the drafter of a method, alone or to be served together with earlier ones."""
+
+    folders: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, setting: Setting) -> None:
         job = setting.job

@@ -143,6 +143,7 @@ class JointTraining:
     """A `Subject`: the target and Medusa's heads. `out`/target is a new target, `out`/heads its
     heads; estimates are made on the old target's answers, serving is measured with the new one."""
 
+    folders: ClassVar[tuple[str, ...]] = (_TARGET, _HEADS)
     weigh = None
 
     def __init__(self, setting: Setting) -> None:

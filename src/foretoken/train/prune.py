@@ -57,6 +57,7 @@ def prune(model: Any, size: Size, texts: Iterable[Seq[int]]) -> Any:
     layers = sorted(_largest(torch.stack(seen.influence), wanted["num_hidden_layers"]))
     channels = _largest(sum(seen.channels.values(), torch.zeros(())), wanted["hidden_size"])
     small = type(model)(_config(config, wanted, layers)).to(model.dtype)
+    small.generation_config.eos_token_id = model.generation_config.eos_token_id
     state, own = dict(model.state_dict()), small.state_dict()
     for at, source in enumerate(layers):
         units = _largest(seen.units[source], wanted["intermediate_size"])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
 from foretoken.train import joint, processes, shards
-from foretoken.train.batches import joined
+from foretoken.train.batches import Batches, joined
 from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining, config_of
 from foretoken.train.engines import beside
@@ -31,7 +32,7 @@ from foretoken.train.metrics import check_trackers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.train.sources import hold_out, step_records, texts
-from foretoken.train.stored_states import stored_states
+from foretoken.train.stored_states import check_states_suffice, stored_states
 from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
@@ -109,20 +110,21 @@ def make(
         shards.check()
     if keep_every is not None and keep_every < 1:
         raise ForetokenError(f"keep_every is {keep_every}; it must be at least 1.")
-    _check_free(out)
+    _check_free(out, kind.folders)
     with _held(out):
         setting = prepare(job)
         return run(setting, kind(setting))
 
 
-def _check_free(out: Path) -> None:
+def _check_free(out: Path, parts: Seq[str]) -> None:
     """Raise `ForetokenError` for a folder with files that no training has written there and this
-    one would replace: a model's, or a page."""
-    theirs = [file for kind in _REPLACED for file in out.glob(kind)]
+    one would replace: a model's, or a page. parts: folders in it that are written to as well."""
+    places = [out, *(out / part for part in parts)]
+    theirs = [file for place in places for kind in _REPLACED for file in place.glob(kind)]
     if theirs and not (out / _NOTE).exists():
         raise ForetokenError(
-            f"{theirs[0]} wasn't written by a training, and this one would replace it; give "
-            "another --out."
+            f"{theirs[0]} wasn't written by a training in {out}, and this one would replace it; "
+            "give another --out."
         )
 
 
@@ -172,9 +174,16 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     records = step_records(setting, module)
     stored = None
     if job.states is not None:
-        learned = joined(records(0))
+        learned, recipe = records(0), job.recipe
+        first = Batches.of(learned, recipe, job.seed).batch(0)
         stored = stored_states(
-            frozen, learned, module.hidden, job.states, weights=job.weights, show=job.show
+            frozen,
+            joined(learned),
+            module.hidden,
+            job.states,
+            weights=job.weights,
+            show=job.show,
+            before=partial(check_states_suffice, module, frozen, first, recipe.goal),
         )
     progress = train(
         module, frozen, records, setting.held_out, acceptance, job, subject.extra, stored

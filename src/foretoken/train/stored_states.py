@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,9 @@ from foretoken.train.batches import Rows, whole
 from foretoken.train.data import digest_of
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.losses import Objective
 
 _TOKENS = 8192  # of a file, and what its last record has beyond
 _ROWS = 8  # records read at once
@@ -71,6 +73,16 @@ def _not_stored(*given: Any) -> Any:
     )
 
 
+def check_states_suffice(
+    module: Trained, frozen: FrozenTarget, rows: Rows, goal: Objective
+) -> None:
+    """Raise `ForetokenError` for a drafter that reads more of the target than its states, which
+    its first batch tells."""
+    hidden = frozen.lesson(rows, module.hidden).hidden
+    with torch.no_grad():
+        module(frozen.lesson_of(rows, hidden, _not_stored, _not_stored), goal)
+
+
 def stored_states(
     frozen: FrozenTarget,
     records: Records,
@@ -79,11 +91,15 @@ def stored_states(
     *,
     weights: str = "",
     show: bool = True,
+    before: Callable[[], None] = lambda: None,
 ) -> StoredStates:
     """The states after these layers, read from `folder` or written there first. weights: what tells
-    the target from others of its shape. show: a progress bar. Raises `ForetokenError` where the
-    folder has those of something else, and where they can't be written."""
+    the target from others of its shape. show: a progress bar. before: called before any is written,
+    which may take hours. Raises `ForetokenError` where the folder has those of something else, and
+    where they can't be written."""
     spans = list(_spans(records))
+    if not all(_path(folder, number).exists() for number in range(len(spans))):
+        before()
     with track("Writing states", len(spans), show and processes.is_first()) as advance:
         for number, span in enumerate(spans):
             path = _path(folder, number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -16,7 +16,10 @@ from foretoken.trainable.lesson import Lesson
 
 
 class Subject(Protocol):
-    """What is trained: a drafter for its target, or a target and its heads together."""
+    """What is trained: a drafter for its target, or a target and its heads together. folders: those
+    in the training's own that it writes a checkpoint to, where it isn't this one."""
+
+    folders: ClassVar[tuple[str, ...]]
 
     def __init__(self, setting: Setting) -> None: ...
 

@@ -95,34 +95,46 @@ def _answer(
     whole = written(turns, llm.tokenizer, reply=False, options=options)
     if not whole.startswith(before):
         return None
-    ids = text_ids(whole[len(before) :], llm.tokenizer, special=False)
-    last_end = max((i for i, token in enumerate(ids) if token in end), default=len(ids) - 1)
-    return ids[: last_end + 1]
+    ids = _going_on(prompt, before, whole[len(before) :], llm.tokenizer)
+    # Some templates end a turn that calls a tool otherwise, as Llama 3.1's by <|eom_id|>.
+    ends = end if any(token in end for token in ids) else llm.engine.eos_ids
+    last_end = max((i for i, token in enumerate(ids) if token in ends), default=None)
+    return [*ids, *end] if last_end is None else ids[: last_end + 1]
 
 
 def _said(
     llm: LLM, conversation: Conversation, turns: Seq[Message], prompt: list[int]
 ) -> list[int]:
-    """The last turn's text; where nothing is read before it, it begins as a prompt does.
+    """The last turn's text; where nothing is read before it, it begins as a prompt does."""
+    tokenizer, text = llm.tokenizer, turns[-1]["content"]
+    if not prompt:
+        return text_ids(text, tokenizer)
+    if conversation.raw:
+        return _going_on(prompt, turns[0]["content"], text, tokenizer, special=True)
+    if not _begins_otherwise(tokenizer):
+        return text_ids(text, tokenizer, special=False)
+    options = tool_options(tokenizer, conversation.tools)
+    before = written(turns[:-1], tokenizer, options=options)
+    whole = written(turns, tokenizer, reply=False, options=options)
+    if not whole.startswith(before + text):
+        return text_ids(text, tokenizer, special=False)
+    return _going_on(prompt, before, text, tokenizer)
+
+
+def _going_on(
+    prompt: list[int], before: str, text: str, tokenizer: Any, special: bool = False
+) -> list[int]:
+    """A text's tokens after what stands before it, `before`, whose ids are the prompt's.
 
     Tokenizers like Llama 2's begin every text with a space. A model writes none where its template
-    has none, so with these the text's tokens are those that it has after what stands before it.
+    has none, so with these the text's tokens are those that it has there. special: whether the
+    prompt has the special tokens that the tokenizer adds.
     """
-    tokenizer, text = llm.tokenizer, turns[-1]["content"]
-    alone = text_ids(text, tokenizer, special=not prompt)
-    if not prompt or not _begins_otherwise(tokenizer):
-        return alone
-    if conversation.raw:
-        before = whole = turns[0]["content"]
-        whole += text
-    else:
-        options = tool_options(tokenizer, conversation.tools)
-        before = written(turns[:-1], tokenizer, options=options)
-        whole = written(turns, tokenizer, reply=False, options=options)
-    if not whole.startswith(before + text):
-        return alone
-    there = ids_after(prompt, before, text, tokenizer, special=conversation.raw)
-    return alone if there is None else there
+    if _begins_otherwise(tokenizer):
+        there = ids_after(prompt, before, text, tokenizer, special)
+        if there is not None:
+            return there
+    return text_ids(text, tokenizer, special=False)
 
 
 def _begins_otherwise(tokenizer: Any) -> bool:

@@ -85,12 +85,7 @@ class BlockModule(Trained):
         **layer: Any,
     ) -> None:
         width, ids = facts.hidden_size, list(target_layer_ids or default_layers(facts.layers))
-        if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
-            raise ValueError(
-                f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
-            )
-        if window is not None and window < block_size:
-            raise ValueError(f"window is {window}, and a block of {block_size} must fit in")
+        _check(facts, block_size, ids, mask_token_id, window)
         decoder = LayerShape.for_width(
             width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer}
         )
@@ -244,6 +239,20 @@ class BlockModule(Trained):
         """[B, T, N], as `chances_at_roots` has it."""
         scores = partial(self.scores, head=lesson.head)
         return chances_at_roots(lesson, self.states(lesson), scores)
+
+
+def _check(
+    facts: Facts, block_size: int, ids: Seq[int], mask: int | None, window: int | None
+) -> None:
+    """Raises `ValueError` for numbers of a shape that don't fit."""
+    if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
+        raise ValueError(
+            f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
+        )
+    if window is not None and window < block_size:
+        raise ValueError(f"window is {window}, and a block of {block_size} must fit in")
+    if mask is not None and (type(mask) is not int or not 0 <= mask < facts.vocab_size):
+        raise ValueError(f"mask_token_id is {mask!r}, and tokens are 0 to {facts.vocab_size - 1}")
 
 
 def default_layers(layers: int) -> list[int]:

@@ -188,11 +188,12 @@ class Trained(nn.Module):
             planned.check_weights(folder)
         module = cls.from_shape(facts, config["shape"], str(source)).to(access.device, access.dtype)
         module.notes = typed(f"notes of {folder}", config.get("notes", {}), dict)
-        if max(module.hidden) > access.layers:
-            raise ForetokenError(
-                f"{source} reads the states after layer {max(module.hidden)} and this target has "
-                f"{access.layers} layers; use a checkpoint that was trained for this target."
-            )
+        for layer in module.hidden:
+            if type(layer) is not int or not -1 <= layer <= access.layers:
+                raise ForetokenError(
+                    f"{source} reads the states after layer {shown(layer)} and this target has "
+                    f"{access.layers} layers; use a checkpoint that was trained for this target."
+                )
         if "published" in config:
             formats.fill(module, tensors, access)
         else:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from foretoken.errors import ForetokenError, unknown
 from foretoken.models.load import find, read_config
-from foretoken.models.model import CausalLM
+from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import unsupported
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
@@ -53,7 +53,11 @@ class TrainedLM(Trained):
         return self.lm  # type: ignore[no-any-return]
 
     def checkpoint_config(self, extra: Mapping[str, Any]) -> dict[str, Any]:
-        model = {"architectures": [type(self.lm).__name__], "dtype": str(self.lm.dtype)[6:]}
+        """With the ends of text, which the model that it began as may have in another file."""
+        model: dict[str, Any] = {"architectures": [type(self.lm).__name__]}
+        model["dtype"] = str(self.lm.dtype)[6:]
+        ends = sorted(eos_ids(self.lm.generation_config))
+        model |= {"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {}
         return {**self.lm.config.to_diff_dict(), **model}
 
     def save_tokenizer(self, folder: Path, tokenizer: Any) -> None:

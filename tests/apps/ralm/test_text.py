@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.apps.ralm.text import Layout, Text
+from foretoken.apps.ralm.text import Layout, Text, _ids
 from foretoken.testing import ByteTokenizer, Pair
 from seq2seq_models import native_of, tiny
 
@@ -129,6 +131,21 @@ def test_the_parts_of_a_prompt_are_one_text(pair: Pair, monkeypatch: pytest.Monk
         " <abcdef|the {document}>",
         " abcde|the {document}>",
     ]
+
+
+@pytest.mark.parametrize("text", ["bout", "a", "\nbout", "\n", ""])
+def test_a_word_goes_on_after_a_letter_or_a_line(text: str) -> None:
+    """Where the tokenizer has tokens of several letters, and of several lines, it has no space
+    either."""
+    parts = ["\u2581", "\n", *"abotu", "ab", "bo", "abo", "out", "ou", "\n\n"]
+    pairs = [("a", "b"), ("b", "o"), ("ab", "o"), ("o", "u"), ("ou", "t"), ("\n", "\n")]
+    inner = Tokenizer(models.BPE({part: i for i, part in enumerate(parts)}, pairs))
+    inner.normalizer = normalizers.Prepend("\u2581")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner)
+    found = _ids(text, tokenizer, goes_on=True)
+    assert "".join(tokenizer.convert_ids_to_tokens(found)) == text
+    alone = tokenizer.convert_ids_to_tokens(_ids("bout", tokenizer, goes_on=False))
+    assert "".join(alone) == "\u2581bout"
 
 
 def test_an_encoder_decoder_is_refused() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from foreign import FOREIGN, check_drafts_as_ours, check_refused, made, of_module, write
+from foreign import FOREIGN, check_drafts_as_ours, check_refused, made, of_module, target_of, write
 from foretoken import ForetokenError
 from foretoken.testing import Pair
 from foretoken.trainable.block_layers import BlockModule
@@ -37,6 +38,18 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
 def test_what_does_not_fit_is_refused(name: str, small: Pair, tmp_path: Path) -> None:
     """One sentence, with both values where there are two."""
     check_refused(name, small, tmp_path)
+
+
+@pytest.mark.parametrize("token", [23, -1, "22"])
+def test_a_mask_that_is_no_token(token: object, small: Pair, tmp_path: Path) -> None:
+    """It has no embedding, which would be missed only while drafting."""
+    foreign = FOREIGN["dflash"]
+    folder = write(tmp_path / "theirs", foreign, made(foreign, small), small)
+    config = json.loads((folder / "config.json").read_text())
+    config["dflash_config"]["mask_token_id"] = token
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ForetokenError, match=f"mask_token_id is {token!r}, and tokens are 0 to 22"):
+        BlockModule.load(folder, target_of(small))
 
 
 @pytest.mark.parametrize("form", ["alone", "with its token"])

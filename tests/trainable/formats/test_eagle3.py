@@ -77,6 +77,8 @@ def test_several_layers_as_speculators_runs_them(
         ({"num_hidden_layers": 10**9}, None, "num_layers is 1000000000"),
         ({"intermediate_size": 10**13}, None, "and its configuration calls for"),
         ({"logit_scale": 0.5}, None, "logit_scale is 0.5"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 0, -5]}, None, "after layer -5 and this target"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 0, "1"]}, None, "after layer '1' and this"),
         ({}, ("layers.1.", "additional_layers.0."), "'additional_layers'"),
     ],
 )

@@ -231,6 +231,15 @@ def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> No
         exported(vllm, "speculators", tmp_path / "again")
 
 
+def test_a_drafter_that_is_damaged(target: Path, small: Pair, tmp_path: Path) -> None:
+    """Is named, and nothing is written."""
+    trained("eagle3", tmp_path / "own", target, small)
+    (tmp_path / "own" / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ForetokenError, match=r"model\.safetensors is damaged or holds more than"):
+        exported(tmp_path / "own", "vllm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("to", ["vllm", "sglang"])
 def test_queries_that_are_not_normed(to: str, target: Path, small: Pair, tmp_path: Path) -> None:
     """Both norm DFlash's in any case, with weights of 1 where there are none."""

@@ -21,7 +21,9 @@ from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
 
 DOCUMENT, PROMPT = "{document}", "{prompt}"
-_ANCHOR = "a"  # stands for the text before another one
+_ANCHORS = "\n", "a"
+"""What stands for the text before another one: the first whose tokens the other leaves as they are.
+A letter would become one token with the beginning of a word."""
 
 _WHOLE = (
     "n",
@@ -185,9 +187,12 @@ class Text:
 def _ids(text: str, tokenizer: Any, goes_on: bool) -> list[int]:
     """A text's token ids; where it goes on from another one, without the space that some tokenizers
     put before a text."""
-    anchor = text_ids(_ANCHOR, tokenizer, special=False) if goes_on else []
-    ids = ids_after(anchor, _ANCHOR, text, tokenizer, special=False) if goes_on else None
-    return text_ids(text, tokenizer, special=False) if ids is None else ids
+    for said in _ANCHORS if goes_on else ():
+        anchor = text_ids(said, tokenizer, special=False)
+        ids = ids_after(anchor, said, text, tokenizer, special=False)
+        if anchor and ids is not None:
+            return ids
+    return text_ids(text, tokenizer, special=False)
 
 
 def _check(llm: LLM, params: SamplingParams) -> None:

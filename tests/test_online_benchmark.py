@@ -1,0 +1,50 @@
+"""benchmarks/online.py: which requests are measured, and what is told of them."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+
+import online  # noqa: E402
+
+
+def test_requests_for_the_settings_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those before the ones that are measured: of the task, short enough, up to the last turn of a
+    user."""
+    rows = [
+        {"task": task, "messages": [{"role": "user", "content": "x" * size}, {"role": "assistant"}]}
+        for size in range(1, 9)
+        for task in ("math", "chat")
+    ]
+    monkeypatch.setattr(online, "corpus", lambda file: rows if "held" in file else [])
+    llm: Any = SimpleNamespace(chat_prompt=lambda turns: [0] * len(turns[-1]["content"]))
+    given = Namespace(task="math", longest=7, requests=3, skip=0)
+    assert [len(ids) for ids in online.prompts(given, llm)] == [1, 2, 3]
+    given.skip = 5
+    assert [len(ids) for ids in online.prompts(given, llm)] == [6, 7]
+
+
+def test_plain_decoding_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
+    """The learner's speed is told as a share of it, over all blocks."""
+
+    def block(seconds: float) -> online.Block:
+        return online.Block(seconds, 40, 20, 10, 30, 7, [[1]])
+
+    blocks = [
+        {"plain": block(1.0), "frozen": block(4.0), "learning": block(2.0)},
+        {"plain": block(3.0), "frozen": block(4.0), "learning": block(3.0)},
+    ]
+    results = online.summary(blocks)
+    online.show(blocks, results)
+    said = capsys.readouterr().out
+    assert "plain/s" in said and "40" in said and "0.80 of plain decoding" in said
