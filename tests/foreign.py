@@ -269,6 +269,30 @@ FOREIGN = {
             "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
         },
     ),
+    "dflash, a window of one layer": Foreign(  # as z-lab's for Gemma 4
+        lambda facts: BlockModule(facts, window=[6, None], causal=[True, False], **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"],
+            "sliding_window": 6,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
+        },
+    ),
+    "dflash, a window of one layer and blocks seen both ways": Foreign(
+        lambda facts: BlockModule(facts, window=[None, 6], **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "sliding_window": 6,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2], "causal": False},
+        },
+    ),
     "dflash, MiMo's window": Foreign(
         lambda facts: BlockModule(facts, window=6, **BLOCK),
         "dflash",
@@ -312,6 +336,14 @@ FOREIGN = {
         lambda facts: BlockModule(facts, window=6, **BLOCK),
         "dflash",
         _speculators_dflash(_SLIDING, sliding_window_non_causal=True),
+    ),
+    "speculators dflash, a window of one layer": Foreign(
+        lambda facts: BlockModule(facts, window=[None, 6], causal=[False, True], **BLOCK),
+        "dflash",
+        _speculators_dflash(
+            {**_SLIDING, "layer_types": ["full_attention", "sliding_attention"]},
+            sliding_window_non_causal=False,
+        ),
     ),
     "speculators dflash, reduced": Foreign(
         lambda facts: BlockModule(facts, draft_vocab_size=11, **BLOCK),
@@ -459,12 +491,12 @@ REFUSED = {
     "width": ("speculators eagle3", {"target_hidden_size": 64}, {}, {}, "is 32 and .* 64"),
     "vocabulary of DFlash": ("speculators dflash", {"draft_vocab_size": 11}, {}, {}, "11 of 23"),
     "logits": ("dflash2", {"dflash_config": {**_DFLASH2, "output_multiplier": 0.2}}, {}, {}, "0.2"),
-    "some windows": (
+    "windows of more layers": (
         "dflash",
-        {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
+        {"layer_types": ["sliding_attention", *["full_attention"] * 2], "sliding_window": 8},
         {},
         {},
-        "only all or none may",
+        "there are 2 layers, and numbers for 3",
     ),
     "no window": ("dflash", {"layer_types": ["sliding_attention"] * 2}, {}, {}, "how many tokens"),
     "projector": (

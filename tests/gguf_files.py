@@ -153,6 +153,27 @@ def add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     getattr(writer, f"add_{kinds[type(value)]}")(key, value)
 
 
+def split(path: Path, most: int, *, small_first: bool = False) -> list[Path]:
+    """The file's parts beside it, of at most so many tensors each, as the package splits what it
+    converts. small_first: the first has none, as by gguf-split's --no-tensor-first-split."""
+    whole = gguf.GGUFReader(path)
+    own = "general.architecture"
+    writer = gguf.GGUFWriter(
+        path,
+        whole.fields[own].contents(),
+        split_max_tensors=most,
+        small_first_shard=small_first,
+    )
+    for key, field in whole.fields.items():
+        if key != own and not key.startswith("GGUF."):
+            inner = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(key, field.contents(), field.types[0], inner)
+    for tensor in whole.tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    finish(writer)
+    return sorted(path.parent.glob(f"{path.stem}-*-of-*.gguf"))
+
+
 def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

@@ -75,6 +75,28 @@ def change_config(folder: Path, **fields: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | fields))
 
 
+_OWN = """
+from transformers import LlamaConfig, LlamaForCausalLM
+
+class Own(LlamaConfig):
+    model_type = "own"
+
+class OwnModel(LlamaForCausalLM):
+    config_class = Own
+"""
+
+
+def with_code(folder: Path) -> Path:
+    """A checkpoint whose family is defined by files in its folder."""
+    model = original("llama")
+    model.config.architectures = ["OwnModel"]
+    model.config.auto_map = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}
+    model.save_pretrained(folder)
+    change_config(folder, model_type="own")
+    (folder / "own.py").write_text(_OWN)
+    return folder
+
+
 def theirs(folder: Path) -> Tensor:
     """[V] transformers' logits after IDS."""
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

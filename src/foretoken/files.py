@@ -249,11 +249,11 @@ def _check(
             )
 
 
-def fingerprint(path: Path) -> str:
-    """16 hex digits of a file, or of the weights and settings directly in a folder: equal for equal
-    names and contents, anywhere. Of a large file pieces all over it are read, in which every large
-    matrix has some, so that gigabytes take no time."""
-    files = [path] if path.is_file() else _weights(path)
+def fingerprint(path: Path, *parts: Path) -> str:
+    """16 hex digits of a file, with the parts that it goes on in, or of the weights and settings
+    directly in a folder: equal for equal names and contents, anywhere. Of a large file pieces all
+    over it are read, in which every large matrix has some, so that gigabytes take no time."""
+    files = [path, *parts] if path.is_file() else _weights(path)
     digest = hashlib.sha256()
     for file in files:
         size = file.stat().st_size

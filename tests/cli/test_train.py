@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer, dynamic_module_utils
 
+import stored_models
 from foretoken.cli import main
 from trainings import WORDS
 
@@ -78,3 +80,49 @@ def test_a_dry_run_of_several_processes(
         said.append(out)
         assert bool(ended.value.code) == ("this is the only one" in error) == (processes == "1")
     assert "the optimiser, a part" in said[1] and not said[0] and not said[2]
+
+
+HEADS = "shape={num_heads: 1, num_layers: 1, own_lm_heads: false}"
+
+
+def test_code_that_comes_with_a_target(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It runs where it may, from the configuration to what serves; else the option is named. The
+    folder knows it, as another model may be meant by the same files."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    target, out = stored_models.with_code(tmp_path / "own"), tmp_path / "out"
+    AutoTokenizer.from_pretrained(checkpoints[0]).save_pretrained(target)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": word}) + "\n" for word in WORDS))
+    command = ["train", "medusa", "--target", str(target), "--data", str(prompts)]
+    command += ["--out", str(out), "--device", "cpu", "--set", HEADS, "--set", "distinct=0.0"]
+    for name, value in SETTINGS.items():
+        command += ["--set", f"{name}={value}"]
+
+    def said(*more: str) -> tuple[bool, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*command, *more])
+        text = capsys.readouterr()
+        return not ended.value.code, text.out + text.err
+
+    trust = "--trust-remote-code"
+    for more in ((), ("--dry-run",)):
+        done, text = said(*more)
+        assert not done and trust in text
+    done, text = said(trust, "--dry-run")
+    assert done and "GB  a process" in text
+    done, text = said(trust)
+    assert done and "2 steps · mean acceptance length" in text
+    assert f'LLM("{target}", trust_remote_code=True, ' in (out / "README.md").read_text()
+    note = json.loads((out / "training.json").read_text())
+    assert note["trust_remote_code"] is True
+    done, text = said(trust, "--set", "steps=3")
+    assert done and "3 steps" in text
+    del note["trust_remote_code"]  # of an earlier version, by which it never ran
+    (out / "training.json").write_text(json.dumps(note))
+    done, text = said(trust, "--set", "steps=4")
+    assert not done and "trust_remote_code was False and is now True" in text

@@ -52,6 +52,14 @@ def test_layers_with_a_window(
     check_other(small, records, learned, window=5, causal=causal)
 
 
+@pytest.mark.parametrize("causal", [False, [False, True], [True, False]], ids=str)
+def test_one_layer_with_a_window(
+    small: Pair, records: Records, learned: BlockModule, causal: Any
+) -> None:
+    """And one that sees all, each with blocks of its kind."""
+    check_other(small, records, learned, window=[None, 5], causal=causal)
+
+
 def test_blocks_that_are_causal(small: Pair, records: Records, learned: BlockModule) -> None:
     check_other(small, records, learned, causal=True)
 

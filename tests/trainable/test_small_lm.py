@@ -17,7 +17,7 @@ from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
 from lessons import random_lesson
-from stored_models import written
+from stored_models import with_code, written
 
 
 def test_chances(checkpoints: tuple[Path, Path]) -> None:
@@ -102,3 +102,10 @@ def test_what_is_refused(checkpoints: tuple[Path, Path]) -> None:
         TrainedLM(Facts(8, 5, 1), model=str(checkpoints[1]))
     with pytest.raises(ForetokenError, match="Did you mean 'hidden_size'"):
         TrainedLM(Facts(8, 5, 1), hidden_sise=3)
+
+
+def test_a_model_that_its_own_code_reads_is_refused(tmp_path: Path) -> None:
+    """By the reason, and not with an option that wouldn't help: what is trained runs natively."""
+    with pytest.raises(ForetokenError, match="doesn't run natively; begin with another") as raised:
+        TrainedLM(Facts(64, 97, 2), model=str(with_code(tmp_path / "own")))
+    assert "trust" not in str(raised.value)

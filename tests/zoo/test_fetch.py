@@ -136,6 +136,19 @@ def test_a_repository_and_a_file_of_it(tmp_path: Path, monkeypatch: pytest.Monke
         fetch("org/name", "a.gguf")
 
 
+def test_a_file_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All are fetched and compared, and the first is what serves."""
+    names = [f"x/a-0000{number}-of-00002.gguf" for number in (2, 1)]
+    hub = Hub(tmp_path / "hub", {name: b"y" for name in names}).use(monkeypatch)
+    assert fetch("org/name", names[1]) == tmp_path / "hub" / "org" / "name" / names[1]
+    assert hub.asked == names
+    del hub.files[names[0]]
+    with pytest.raises(ForetokenError, match=f"org/name has no {names[0]}"):
+        fetch("org/name", names[1])
+    with pytest.raises(ForetokenError, match="is part 2 of 2 of a model; give the first"):
+        fetch(f"org/name/{names[0]}")
+
+
 def test_pickled_weights_where_there_are_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,9 +30,10 @@ def check_shapes(shapes: list[str]) -> None:
 
 def target_name(model: str, shape: str) -> str:
     """A target's name in results."""
+    from foretoken.models import gguf
     from foretoken.models.load import find
 
-    name = find(model).name.removesuffix(".gguf")
+    name = gguf.model_name(find(model))
     return name if shape == AS_IT_IS else f"{name}-{shape}"
 
 

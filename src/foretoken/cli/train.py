@@ -65,6 +65,9 @@ _States = Annotated[
     Path | None,
     typer.Option(help="A folder for the target's states along the texts: computed once, kept."),
 ]
+_TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
+]
 
 
 def train(
@@ -86,6 +89,7 @@ def train(
     dry_run: _Dry = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     precision: _Precision = "auto",
+    trust_remote_code: _TrustRemoteCode = False,
 ) -> None:
     """Train a drafter for a target; killed at any moment, it is resumed by the same command.
 
@@ -100,7 +104,7 @@ def train(
 
     settings = read_recipe(recipe or method, dict(map(_pair, changes or [])))
     if dry_run:
-        _say_what_it_holds(method, target, settings, shard)
+        _say_what_it_holds(method, target, settings, shard, trust_remote_code)
         return
     prompts = [each for name in data for each in conversations(name)]
     if limit is not None and limit < len(prompts):
@@ -123,6 +127,7 @@ def train(
             report=report,
             device=device,
             precision=precision,
+            trust_remote_code=trust_remote_code,
         )
     if not processes.is_first():
         return
@@ -134,7 +139,9 @@ def train(
     )
 
 
-def _say_what_it_holds(method: str, target: str, settings: Recipe, shard: bool) -> None:
+def _say_what_it_holds(
+    method: str, target: str, settings: Recipe, shard: bool, trust_remote_code: bool
+) -> None:
     """Of several processes the first one says it."""
     from foretoken.train import processes, shards
     from foretoken.train.dry_run import dry_run
@@ -143,7 +150,8 @@ def _say_what_it_holds(method: str, target: str, settings: Recipe, shard: bool) 
         shards.check()
     if not processes.is_first():
         return
-    found = dry_run(method, target, settings, processes.count() if shard else 1)
+    among = processes.count() if shard else 1
+    found = dry_run(method, target, settings, among, trust_remote_code)
     for name, shape in found.tensors.items():
         output.write(f"{name}  {' × '.join(map(str, shape))}")
     output.write(

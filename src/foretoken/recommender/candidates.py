@@ -108,8 +108,9 @@ def with_auto(draft: Candidate | None) -> Candidate:
 
 
 def _with_model(method: str, model: str, **options: Any) -> Candidate:
-    name = Path(model).name.removesuffix(gguf.SUFFIX)
-    return Candidate(f"{method} {name}", {"method": method, "model": model, **options})
+    return Candidate(
+        f"{method} {gguf.model_name(model)}", {"method": method, "model": model, **options}
+    )
 
 
 def _distinct(candidates: Iterable[Candidate]) -> list[Candidate]:

@@ -20,6 +20,7 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
     """README.md of the checkpoint's folder; text: what it was trained on."""
     parameters = sum(weight.numel() for weight in module.parameters())
     target = job.target
+    code = "trust_remote_code=True, " if job.trust_remote_code else ""
     lines = [
         f"# {module.method} for {target}",
         "",
@@ -27,7 +28,7 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
         f"`{target}` (width {module.facts.hidden_size}, vocabulary {module.facts.vocab_size}, "
         f"{module.facts.layers} layers) by `foretoken train {module.method}`.",
         "",
-        f'    LLM("{target}", speculative_config={{"method": "{module.method}", '
+        f'    LLM("{target}", {code}speculative_config={{"method": "{module.method}", '
         f'"model": "{job.out.name}"}})',
         "",
         f"Text: {text}. It was trained for {outcome.progress.step} steps. {noted()}",

@@ -45,12 +45,12 @@ def trainable(method: str) -> type[Any]:
 _HEADS = ("heads", "kv_heads", "head_width")
 
 
-def config_of(target: str) -> Any:
+def config_of(target: str, trust_remote_code: bool = False) -> Any:
     """A target's configuration, as the model is loaded with it. Raises `ForetokenError` for an
     encoder–decoder, whose answers don't follow its prompts in one text."""
     place = load.find(target)
     here = gguf.is_named(place) and gguf.is_read_here(place)
-    config = gguf.native_config_of(place) if here else load.read_config(place)
+    config = gguf.native_config_of(place) if here else load.read_config(place, trust_remote_code)
     if getattr(config, "is_encoder_decoder", False):
         raise ForetokenError(
             f"{target} is an encoder–decoder, and drafters are trained for models that are a "
@@ -158,7 +158,8 @@ class DrafterTraining:
 
     def new_module(self) -> Trained:
         setting, kind = self._setting, self._class.module
-        shape = shape_for(kind, config_of(setting.job.target), setting.job.recipe.shape)
+        config = config_of(setting.job.target, setting.job.trust_remote_code)
+        shape = shape_for(kind, config, setting.job.recipe.shape)
         module: Trained = kind.from_shape(setting.facts, shape, "the recipe")
         return module
 

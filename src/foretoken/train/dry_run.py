@@ -49,13 +49,15 @@ class DryRun:
         return sum(self.parts.values())
 
 
-def dry_run(method: str, target: str, recipe: Recipe, among: int = 1) -> DryRun:
-    """among: the processes that the drafter is shared out over. Raises `ForetokenError` for a
-    method that has nothing to train, a shape that doesn't fit the target, and a target without a
-    configuration."""
-    config = config_of(target)
+def dry_run(
+    method: str, target: str, recipe: Recipe, among: int = 1, trust_remote_code: bool = False
+) -> DryRun:
+    """among: the processes that the drafter is shared out over. trust_remote_code: of the target.
+    Raises `ForetokenError` for a method that has nothing to train, a shape that doesn't fit the
+    target, and a target without a configuration."""
+    config = config_of(target, trust_remote_code)
     text = config.get_text_config()
-    parameters = _parameters(config)
+    parameters = _parameters(config, trust_remote_code)
     facts = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     module = _module(method, target, facts, config, recipe)
     weights = dict(module.named_parameters())
@@ -100,14 +102,14 @@ def _module(method: str, target: str, facts: Facts, config: Any, recipe: Recipe)
     return module
 
 
-def _parameters(config: Any) -> int:
+def _parameters(config: Any, trust_remote_code: bool) -> int:
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
     if type(config) is PreTrainedConfig:  # a GGUF file's is of no family's class
         config = AutoConfig.for_model(**(config.to_dict() | {"model_type": config.model_type}))
     try:
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config)
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except ValueError as error:
         raise ForetokenError(
             f"A {config.model_type} can't be a target: it is no causal language model of "

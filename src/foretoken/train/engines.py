@@ -32,6 +32,7 @@ def beside(
         tokenizer=llm.tokenizer,
         speculative_config=config,
         eos_ids=llm.engine.eos_ids,
+        trust_remote_code=llm.trust_remote_code,
         max_num_seqs=sequences(cache_bytes(model, length), most, _free(model.device)),
         max_model_len=length,
     )

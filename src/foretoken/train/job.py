@@ -13,6 +13,7 @@ from typing import Any
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.files import fingerprint
 from foretoken.llm import LLM
+from foretoken.models import gguf
 from foretoken.models.load import find
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
@@ -72,11 +73,12 @@ class Job:
     dtype: str = "auto"
     device: str = "auto"
     precision: str = "auto"
+    trust_remote_code: bool = False
 
     @cached_property
     def weights(self) -> str:
         """What tells the target from others of its shape."""
-        return fingerprint(find(self.target))
+        return fingerprint(*gguf.files_of(find(self.target)))
 
 
 @dataclass(frozen=True)

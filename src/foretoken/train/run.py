@@ -64,6 +64,7 @@ def make(
     dtype: str = "auto",
     device: str = "auto",
     precision: str = "auto",
+    trust_remote_code: bool = False,
 ) -> Outcome:
     """Write the texts, train, measure, and leave checkpoint and card in the folder `out`.
 
@@ -76,10 +77,11 @@ def make(
     stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
     shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
     processes. states: a folder for the target's states along the texts, which are then computed
-    once. precision: of the products, one of `PRECISIONS`. show: progress bars. report: called after
-    each step. A finished training goes on where the recipe has more steps, or more patience. Raises
-    `ForetokenError` for what can't be trained like this, and for a folder that has another
-    training, or in which another process trains.
+    once. precision: of the products, one of `PRECISIONS`. trust_remote_code: whether code that
+    comes with the target may run. show: progress bars. report: called after each step. A finished
+    training goes on where the recipe has more steps, or more patience. Raises `ForetokenError` for
+    what can't be trained like this, and for a folder that has another training, or in which another
+    process trains.
     """
     job = Job(
         method,
@@ -100,6 +102,7 @@ def make(
         dtype,
         processes.device(device),
         precision,
+        trust_remote_code,
     )
     kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
     kind.check(job)
@@ -135,7 +138,8 @@ def _held(out: Path) -> AbstractContextManager[None]:
 
 def prepare(job: Job) -> Setting:
     """Load the target and write the texts, or read them where they were written before."""
-    config, length = config_of(job.target).get_text_config(), job.recipe.length
+    config = config_of(job.target, job.trust_remote_code).get_text_config()
+    length = job.recipe.length
     context = getattr(config, "max_position_embeddings", None) or length
     llm = LLM(
         job.target,
@@ -143,6 +147,7 @@ def prepare(job: Job) -> Setting:
         device=job.device,
         max_num_seqs=1,
         max_model_len=min(length, context),
+        trust_remote_code=job.trust_remote_code,
     )
     with beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
         written = texts(writer, job)
@@ -157,7 +162,13 @@ def differentiable(llm: LLM, target: str) -> CausalLM:
     that writes isn't."""
     if llm.model.backend in _DIFFERENTIABLE:
         return llm.model
-    return load_model(target, dtype=llm.model.dtype, device=llm.model.device, backend="plain")
+    return load_model(
+        target,
+        dtype=llm.model.dtype,
+        device=llm.model.device,
+        backend="plain",
+        trust_remote_code=llm.trust_remote_code,
+    )
 
 
 def run(setting: Setting, subject: Subject) -> Outcome:
@@ -165,7 +176,11 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     first one measures."""
     job = setting.job
     if processes.is_first():
-        later = {"weights": job.weights, "precision": precision_of(AUTO, setting.model.device)}
+        later = {
+            "weights": job.weights,
+            "precision": precision_of(AUTO, setting.model.device),
+            "trust_remote_code": False,
+        }
         note_run(job.out, _identity(setting, subject), later)
     # Serving makes room for as large a tree as the drafter's is.
     frozen = FrozenTarget(setting.model, MOST_NODES, job.recipe.temperature, subject.weigh)
@@ -208,6 +223,7 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
         **subject.identity,
         "seed": job.seed,
         "precision": precision_of(job.precision, setting.model.device),
+        "trust_remote_code": job.trust_remote_code,
         **asdict(job.recipe),
     }
 

@@ -61,7 +61,8 @@ class BlockModule(Trained):
     None for a trained embedding; heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of
     each layer; anchors: how many blocks of a row training uses; window: how many tokens before it a
     place attends to, itself among them; causal: whether a block's places attend to those before
-    them alone; draft_vocab_size: tokens of a head of its own, None for the target's head."""
+    them alone; of both a list has one for each layer; draft_vocab_size: tokens of a head of its
+    own, None for the target's head."""
 
     method: ClassVar[str] = "dflash"
     like_target = True
@@ -79,13 +80,14 @@ class BlockModule(Trained):
         kv_heads: int | None = None,
         intermediate: int | None = None,
         anchors: int = 512,
-        window: int | None = None,
-        causal: bool = False,
+        window: int | Seq[int | None] | None = None,
+        causal: bool | Seq[bool] = False,
         draft_vocab_size: int | None = None,
         **layer: Any,
     ) -> None:
         width, ids = facts.hidden_size, list(target_layer_ids or default_layers(facts.layers))
-        _check(facts, block_size, ids, mask_token_id, window)
+        windows, causals = _each(window, num_layers), _each(causal, num_layers)
+        _check(facts, block_size, ids, mask_token_id, windows)
         decoder = LayerShape.for_width(
             width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer}
         )
@@ -105,6 +107,7 @@ class BlockModule(Trained):
             **layer,
         )
         self.layer_shape, self.block_size, self.places = decoder, block_size, block_size - 1
+        self.sees = list(zip(windows, map(bool, causals), strict=True))  # of each layer
         self.fc = nn.Linear(len(ids) * width, width, bias=False)
         self.hidden_norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         self.layers = nn.ModuleList(BlockLayer(decoder) for _ in range(num_layers))
@@ -178,12 +181,11 @@ class BlockModule(Trained):
         size, count = self.block_size, roots.shape[1]
         ahead = torch.arange(size, device=roots.device)
         positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
-        visible = _block_mask(
-            lesson.records, roots, size, self.shape["window"], self.shape["causal"]
-        )
+        masks = {each: _block_mask(lesson.records, roots, size, *each) for each in set(self.sees)}
+        context = self.context(self.features(lesson.hidden), lesson.positions)
         attends = [
-            partial(_attend_after, past, visible)
-            for past in self.context(self.features(lesson.hidden), lesson.positions)
+            partial(_attend_after, past, masks[each])
+            for past, each in zip(context, self.sees, strict=True)
         ]
         blocks = self.block_inputs(lesson.tokens.gather(1, roots), lesson.embed)
         done = self.apply_layers(blocks, positions, attends)
@@ -242,17 +244,26 @@ class BlockModule(Trained):
 
 
 def _check(
-    facts: Facts, block_size: int, ids: Seq[int], mask: int | None, window: int | None
+    facts: Facts, block_size: int, ids: Seq[int], mask: int | None, windows: Seq[int | None]
 ) -> None:
     """Raises `ValueError` for numbers of a shape that don't fit."""
     if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
         raise ValueError(
             f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
         )
-    if window is not None and window < block_size:
-        raise ValueError(f"window is {window}, and a block of {block_size} must fit in")
+    if narrow := [each for each in windows if each is not None and each < block_size]:
+        raise ValueError(f"window is {narrow[0]}, and a block of {block_size} must fit in")
     if mask is not None and (type(mask) is not int or not 0 <= mask < facts.vocab_size):
         raise ValueError(f"mask_token_id is {mask!r}, and tokens are 0 to {facts.vocab_size - 1}")
+
+
+def _each(given: Any, layers: int) -> list[Any]:
+    """What is given for each layer, or for all of them."""
+    if not isinstance(given, (list, tuple)):
+        return [given] * layers
+    if len(given) != layers:
+        raise ValueError(f"there are {layers} layers, and numbers for {len(given)}")
+    return list(given)
 
 
 def default_layers(layers: int) -> list[int]:
@@ -370,11 +381,16 @@ class BlockModel:
         """[B, N, D] the outputs at the N places after each root, by one pass."""
         slots = [self._cache.slot(s.id) for s in sequences]
         roots = torch.tensor([[s.tokens[-1]] for s in sequences], device=self.device)
-        shape = self._module.shape
-        feed = block_feed(self._cache, slots, roots, shape["block_size"], shape["causal"])
-        attends = [attend_cached(layer, feed, shape["window"]) for layer in self._cache.layer]
+        sees, size = self._module.sees, self._module.block_size
+        kinds = {causal for _, causal in sees}
+        feeds = {each: block_feed(self._cache, slots, roots, size, each) for each in kinds}
+        attends = [
+            attend_cached(layer, feeds[causal], window)
+            for layer, (window, causal) in zip(self._cache.layer, sees, strict=True)
+        ]
         blocks = self._module.block_inputs(roots, self._access.embed)
-        return self._module.apply_layers(blocks, feed.positions, attends)[:, 1:]
+        positions = next(iter(feeds.values())).positions
+        return self._module.apply_layers(blocks, positions, attends)[:, 1:]
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text; the block's others are kept for `next_logits`."""

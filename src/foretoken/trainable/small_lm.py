@@ -148,8 +148,13 @@ def _loaded(model: str) -> Any:
     from foretoken.models.hf import adapter
 
     folder = find(model)
-    config = read_config(folder)
-    reason = unsupported(config)
+    try:
+        config = read_config(folder)
+        reason = unsupported(config)
+    except ForetokenError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        reason = "it is read by code that comes with it, and doesn't run natively"
     if reason:
         raise ForetokenError(
             f"{model} can't be trained as a drafter: {reason}; begin with another, or give the "

@@ -92,25 +92,28 @@ def _known(name: str, known: Known) -> Path:
 
 
 def _from_hub(repository: str, gguf_file: str | None) -> Path:
-    """A repository's folder, or a file of it, each with the checksum that the hub names."""
+    """A repository's folder, or a file of it with its parts, each with the checksum that the hub
+    names."""
     from huggingface_hub import HfApi, hf_hub_download
 
+    parts = () if gguf_file is None else tuple(gguf.part_names(gguf_file))
     info = HfApi().model_info(repository, files_metadata=True)
     files = info.siblings or ()
     old = () if any(_is(s, ("*.safetensors",)) for s in files) else (PICKLED,)
-    wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else ((gguf_file,), ())
+    wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else (parts, ())
     found = [s for s in files if _is(s, wanted) and not _is(s, again)]
-    if not found:
+    lacking = next((part for part in parts if not any(_is(s, (part,)) for s in found)), None)
+    if lacking or not found:
         raise ForetokenError(
-            f"{repository} has no {gguf_file or 'checkpoint'}; look at its list of files."
+            f"{repository} has no {lacking or 'checkpoint'}; look at its list of files."
         )
-    for sibling in found:
+    for sibling in sorted(found, key=lambda one: one.rfilename == gguf_file):  # that one last
         path = Path(hf_hub_download(repository, sibling.rfilename, revision=info.sha))
         if sibling.lfs is not None and sha256(path) != sibling.lfs.sha256:
             raise ForetokenError(
                 f"{path} isn't the file that the hub names by its sha256; delete it and repeat."
             )
-    depth = found[-1].rfilename.count("/") + 1
+    depth = sibling.rfilename.count("/") + 1
     folder = path.parents[depth - 1]
     _note_newest(folder, info.sha)
     return path if gguf_file is not None else folder

@@ -26,7 +26,7 @@ from foretoken.testing import TableModel, logits_after, native, tiny_transformer
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
 from foretoken.trees.grow import Grower
-from stored_models import change_config, original
+from stored_models import original, with_code
 
 CPU = torch.device("cpu")
 TEXTS = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3], [11, 7, 7, 1, 2]]
@@ -250,28 +250,6 @@ def test_another_vocabulary_is_refused() -> None:
     )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         DraftModel(TableModel.random(97), access)
-
-
-def with_code(folder: Path) -> Path:
-    """A checkpoint whose family is defined by files in its folder."""
-    model = original("llama")
-    model.config.architectures = ["OwnModel"]
-    model.config.auto_map = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnModel"}
-    model.save_pretrained(folder)
-    change_config(folder, model_type="own")
-    (folder / "own.py").write_text(OWN)
-    return folder
-
-
-OWN = """
-from transformers import LlamaConfig, LlamaForCausalLM
-
-class Own(LlamaConfig):
-    model_type = "own"
-
-class OwnModel(LlamaForCausalLM):
-    config_class = Own
-"""
 
 
 @pytest.mark.parametrize("method", ["sps", "cs_drafting", "specinfer"])

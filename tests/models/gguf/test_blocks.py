@@ -30,7 +30,7 @@ def written(path: Path, kind: Kind, rows: int = 40, scale: float | None = 0.01) 
             numbers = np.random.default_rng(at).normal(0, scale, 2 * rows).astype(np.float16)
             raw[:, at : at + 2] = numbers[:, None].view(np.uint8)
     path.write_bytes(b"\0" * 8192 + raw.tobytes())
-    return Stored((rows, 2 * values), kind, 8192, raw.nbytes)
+    return Stored(path, (rows, 2 * values), kind, 8192, raw.nbytes)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the loops are compiled")
@@ -55,9 +55,9 @@ def test_without_a_compiler_the_package_serves(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored = written(tmp_path / "a", Kind[name])
-    fast = blocks.read(tmp_path / "a", stored, narrow=True)
+    fast = blocks.read(stored, narrow=True)
     monkeypatch.setattr(kernels, "library", lambda: None)
-    assert torch.equal(blocks.read(tmp_path / "a", stored, narrow=True), fast)
+    assert torch.equal(blocks.read(stored, narrow=True), fast)
 
 
 def test_parts_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,14 +70,14 @@ def test_parts_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_type_without_a_loop(tmp_path: Path) -> None:
     stored = written(tmp_path / "a", Kind.Q3_K, scale=None)
-    assert blocks.read(tmp_path / "a", stored, narrow=False).shape == stored.shape
+    assert blocks.read(stored, narrow=False).shape == stored.shape
 
 
 def test_numbers_that_float16_holds_badly_stay_float32(tmp_path: Path) -> None:
     for scale in (1e-7, 1e4):
         stored = written(tmp_path / "a", Kind.Q8_0, scale=scale)
-        wide = blocks.read(tmp_path / "a", stored, narrow=False)
-        kept = blocks.read(tmp_path / "a", stored, narrow=True)
+        wide = blocks.read(stored, narrow=False)
+        kept = blocks.read(stored, narrow=True)
         assert kept.dtype == torch.float32 and torch.equal(kept, wide)
 
 
@@ -85,7 +85,7 @@ def test_how_far_float16_is_off(tmp_path: Path) -> None:
     """What the module says of it."""
     for name in KINDS:
         stored = written(tmp_path / "a", Kind[name])
-        wide, narrow = (blocks.read(tmp_path / "a", stored, narrow=n) for n in (False, True))
+        wide, narrow = (blocks.read(stored, narrow=n) for n in (False, True))
         assert narrow.dtype == torch.float16
         off = (narrow.float() - wide).abs()
         assert (off <= torch.maximum(wide.abs() * 2**-11, wide.abs().max() * 2**-17)).all()
@@ -96,15 +96,15 @@ def test_floats_are_read_as_they_are(kind: Kind, tmp_path: Path) -> None:
     dtype = blocks.FLOATS[kind.name]
     numbers = torch.randn(3, 5, dtype=torch.float64).to(dtype)
     (tmp_path / "a").write_bytes(b"\0" * 32 + numbers.view(torch.uint8).numpy().tobytes())
-    stored = Stored((3, 5), kind, 32, numbers.nbytes)
-    assert torch.equal(blocks.read(tmp_path / "a", stored, narrow=True), numbers)
+    stored = Stored(tmp_path / "a", (3, 5), kind, 32, numbers.nbytes)
+    assert torch.equal(blocks.read(stored, narrow=True), numbers)
 
 
 def test_a_file_that_has_shrunk_is_refused(tmp_path: Path) -> None:
     stored = written(tmp_path / "a", Kind.Q8_0)
     (tmp_path / "a").write_bytes(b"\0" * 9000)
     with pytest.raises(ForetokenError, match="is shorter than when it was opened"):
-        blocks.read(tmp_path / "a", stored, narrow=True)
+        blocks.read(stored, narrow=True)
 
 
 @pytest.mark.parametrize(("values", "format"), [(33, 3), (32, 7), (32, -1), (64, 3)])
@@ -123,8 +123,8 @@ def test_rows_that_stay_in_their_file(name: str, tmp_path: Path) -> None:
     there, and no zeros for what was cut off."""
     path = tmp_path / "a.gguf"
     stored = written(path, Kind[name])
-    lying = blocks.StoredBlocks(path, stored)
-    whole = Blocks(blocks.raw(path, stored), name, stored.shape[1])
+    lying = blocks.StoredBlocks(stored)
+    whole = Blocks(blocks.raw(stored), name, stored.shape[1])
     assert torch.equal(lying.data, whole.data)
     rows = torch.tensor([[1, 0], [len(whole) - 1, 1]])
     expected = whole(rows)

@@ -133,10 +133,77 @@ def test_noise_in_the_metadata_is_read_or_refused(tmp_path: Path) -> None:
                 pass
 
 
-def test_a_part_of_a_model_is_refused(tmp_path: Path) -> None:
-    path = crafted(tmp_path / "a.gguf", (pair("split.count", "u8", b"\3"),))
-    with pytest.raises(ForetokenError, match="is one of 3 parts; join them"):
-        GGUFFile(path)
+def test_a_part_that_is_not_named_as_one_is_refused(tmp_path: Path) -> None:
+    for name in ("a.gguf", "a-00001-of-00002.gguf"):
+        path = crafted(tmp_path / name, (pair("split.count", "u8", b"\3"),))
+        with pytest.raises(ForetokenError, match=f"{name} is one of 3 parts by its metadata, and "):
+            GGUFFile(path)
+
+
+def part(path: Path, index: int, *tensors: str, count: int = 2, of: int = 2) -> Path:
+    """One file of several."""
+    numbers = {"no": index, "count": count, "tensors.count": of}
+    pairs = tuple(pair(f"split.{key}", "u8", bytes([value])) for key, value in numbers.items())
+    found = tuple(tensor(name, (4,)) for name in tensors)
+    return crafted(path.parent / f"{path.name}-{index + 1:05}-of-00002.gguf", pairs, found)
+
+
+def test_the_tensors_of_all_parts(tmp_path: Path) -> None:
+    first, second = part(tmp_path / "a", 0, "x"), part(tmp_path / "a", 1, "y")
+    file = GGUFFile(first)
+    assert file.files == [first, second]
+    assert {name: stored.file for name, stored in file.tensors.items()} == {"x": first, "y": second}
+    with pytest.raises(
+        ForetokenError, match=r"00002-of-00002\.gguf is part 2 of 2 .*give the first"
+    ):
+        GGUFFile(second)
+
+
+OTHERS: dict[str, tuple[tuple[int, dict[str, Any]], str]] = {
+    "another place": ((0, {}), "its split.no is 0 and should be 1"),
+    "of more": ((1, {"count": 3}), "its split.count is 3 and should be 2"),
+    "of more tensors": ((1, {"of": 3}), "its split.tensors.count is 3 and should be 2"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_a_part_of_another_model_is_refused(case: str, tmp_path: Path) -> None:
+    (index, given), message = OTHERS[case]
+    first, second = part(tmp_path / "a", 0, "x"), tmp_path / "a-00002-of-00002.gguf"
+    part(tmp_path / "b", index, "y", **given).replace(second)
+    with pytest.raises(ForetokenError, match=message) as raised:
+        GGUFFile(first)
+    assert f"{second} is no part of the model that begins in {first.name}" in str(raised.value)
+
+
+def test_parts_that_have_a_tensor_twice_or_too_few_are_refused(tmp_path: Path) -> None:
+    first = part(tmp_path / "a", 0, "x")
+    part(tmp_path / "a", 1, "x")
+    with pytest.raises(ForetokenError, match=r"00002\.gguf .*tensor 'x' is in another part too"):
+        GGUFFile(first)
+    part(tmp_path / "a", 1)
+    with pytest.raises(ForetokenError, match="have 1 tensors together, and should have 2"):
+        GGUFFile(first)
+
+
+def test_a_part_that_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+    first, second = part(tmp_path / "a", 0, "x"), tmp_path / "a-00002-of-00002.gguf"
+    with pytest.raises(ForetokenError, match=f"{second} is missing, one of 2 parts"):
+        GGUFFile(first)
+    second.write_bytes(b"GGUF")
+    with pytest.raises(ForetokenError, match=f"{second} can't be read: it ends in the middle"):
+        GGUFFile(first)
+
+
+def test_parts_are_read_again_when_one_of_them_changes(tmp_path: Path) -> None:
+    first, second = part(tmp_path / "a", 0, "x"), part(tmp_path / "a", 1, "y")
+    file = opened(first)
+    assert opened(first) is file
+    part(tmp_path / "a", 1, "another" * 9)  # of another size
+    assert opened(first).tensors.keys() == {"x", "another" * 9}
+    second.unlink()
+    with pytest.raises(ForetokenError, match="is missing"):
+        opened(first)
 
 
 def test_what_a_model_needs_must_be_there(tmp_path: Path) -> None:

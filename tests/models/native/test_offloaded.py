@@ -58,6 +58,13 @@ def shards(tmp: Path) -> Path:
     return tmp / "model"
 
 
+def parts(tmp: Path) -> Path:
+    """Of a GGUF file, in which layers begin in one and end in another."""
+    first, *others = gguf_files.split(file(tmp, Kind.Q8_0), 8)
+    assert len(others) > LAYERS // 2
+    return first
+
+
 def file(tmp: Path, kind: Kind, architecture: str = "llama") -> Path:
     sizes = {"num_hidden_layers": LAYERS} if architecture != "gemma3" else {}
     return gguf_files.written(tmp / "model.gguf", architecture, kind, **sizes)
@@ -75,6 +82,7 @@ STORED: dict[str, tuple[Callable[[Path], Path], dict[str, Any]]] = {
     "Q4_0": (lambda tmp: file(tmp, Kind.Q4_0, "qwen3"), {}),
     "dequantised": (lambda tmp: file(tmp, Kind.Q4_0), {"backend": "half"}),
     "shifted norms": (lambda tmp: file(tmp, Kind.Q8_0, "gemma3"), {}),
+    "parts": (parts, {}),
     "quantised": (folder, {"backend": "q8"}),
 }
 """What writes a checkpoint, and how it is loaded."""

@@ -26,7 +26,7 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
     [
         "depth",
         "vocabulary of DFlash",
-        "some windows",
+        "windows of more layers",
         "no window",
         "logits",
         "projector",

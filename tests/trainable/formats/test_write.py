@@ -268,6 +268,15 @@ def test_blocks_as_each_version_reads_them(
     assert settings.get("swa_window_size") == shape.get("window")
 
 
+def test_layers_that_differ_in_what_they_see(target: Path, small: Pair, tmp_path: Path) -> None:
+    """No program would be told so; nothing is written."""
+    module = BlockModule(Facts.of(small.target), **BLOCK, window=[6, None])
+    module.save(tmp_path / "own", {"target_name": str(target)})
+    with pytest.raises(ForetokenError, match="one by one, which is written for no program"):
+        exported(tmp_path / "own", "vllm", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("to", ["vllm", "sglang"])
 def test_a_mask_of_its_own(to: str, target: Path, small: Pair, tmp_path: Path) -> None:
     """vLLM and SGLang read it from a file of its own; speculators has no place for it."""

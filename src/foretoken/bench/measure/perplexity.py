@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,7 +108,7 @@ def rows(source: str, backends: Sequence[str], windows: Windows, done: Done) -> 
         found = losses(model, windows, done)
         low, high = ratio_interval(exact, found)
         yield Row(
-            Path(source).stem,
+            gguf.model_name(source),
             backend,
             tokens=int(numbers[:, 1].sum()),
             mb=model.bytes_read / 1e6,

@@ -22,6 +22,7 @@ from foretoken.bench.run.summary import fill_in
 from foretoken.bench.suites.suite import Suite
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import typed
+from foretoken.models import gguf
 from foretoken.repetition import DISTINCT_4
 
 _NONE = "none"  # the shape of a target that is not inflated
@@ -140,7 +141,7 @@ def _results(plan: Mapping[str, Any], planned: Mapping[str, Any], answers: Seq[A
 
 def _target(plan: Mapping[str, Any], planned: Mapping[str, Any], answers: Seq[Answer]) -> Target:
     """A target by its answers; without any, by the plan."""
-    model, shape = Path(planned["model"]).name.removesuffix(".gguf"), planned["shape"]
+    model, shape = gguf.model_name(planned["model"]), planned["shape"]
     target: Target = {
         "name": model if shape == _NONE else f"{model}-{shape}",
         "parameters": 0,

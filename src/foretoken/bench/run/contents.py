@@ -11,6 +11,7 @@ from typing import Any
 
 from foretoken.errors import ForetokenError
 from foretoken.files import fingerprint
+from foretoken.models import gguf
 from foretoken.models.load import find
 from foretoken.registry import FILES, OPTION_ALIASES
 
@@ -22,7 +23,11 @@ def contents(model: str | Path, configs: Iterable[Mapping[str, Any]]) -> dict[st
     digits under "contents of NAME"."""
     named = dict.fromkeys([str(model), *(name for one in configs for name in _named(one))])
     found = ((name, _place(name)) for name in named)
-    return {f"contents of {name}": fingerprint(path) for name, path in found if path is not None}
+    return {
+        f"contents of {name}": fingerprint(*gguf.files_of(path))
+        for name, path in found
+        if path is not None
+    }
 
 
 def _named(config: Mapping[str, Any]) -> Iterator[str]:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from foretoken.errors import ForetokenError, one_line, shown
-from foretoken.models.gguf import check, config, tokenizer
+from foretoken.models.gguf import check, config, parts, tokenizer
 from foretoken.models.gguf.checkpoint import GGUFCheckpoint
 from foretoken.models.gguf.folder import write as write_folder
 from foretoken.models.gguf.from_folder import FolderSource
 from foretoken.models.gguf.names import FAMILIES
-from foretoken.models.gguf.reader import SUFFIX, GGUFFile, check_installed, opened
+from foretoken.models.gguf.parts import SUFFIX, model_name
+from foretoken.models.gguf.parts import names as part_names
+from foretoken.models.gguf.reader import GGUFFile, check_installed, opened
 from foretoken.models.gguf.write import FORMATS, FileSource
 from foretoken.models.gguf.write import write as write_file
 from foretoken.models.native.backends.blocks import KINDS
@@ -32,13 +34,16 @@ __all__ = [
     "config_of",
     "download",
     "ends_of",
+    "files_of",
     "has_blocks",
     "is_named",
     "is_one",
     "is_read_here",
+    "model_name",
     "native_config_of",
     "numbers_in",
     "opened",
+    "part_names",
     "tokenizer_of",
     "weights_of",
     "write_file",
@@ -57,12 +62,19 @@ def is_one(path: Path) -> bool:
 
 
 def download(source: str) -> Path:
-    """A file of the hub, as org/name/file.gguf, unless it is cached."""
+    """A file of the hub, as org/name/file.gguf, unless it is cached; with all its parts."""
     from huggingface_hub import hf_hub_download
 
     check_installed(Path(source))
     organisation, name, file = source.split("/", 2)
-    return Path(hf_hub_download(f"{organisation}/{name}", file))
+    first, *_ = [hf_hub_download(f"{organisation}/{name}", part) for part in part_names(file)]
+    return Path(first)
+
+
+def files_of(path: Path) -> list[Path]:
+    """What holds a checkpoint, or whatever lies there: of a GGUF file all its parts, as far as
+    they are there. Raises `ForetokenError` for another part than the first."""
+    return [path, *(part for part in parts.paths(path)[1:] if part.exists())]
 
 
 def is_read_here(path: Path) -> bool:
@@ -97,6 +109,11 @@ def config_of(path: Path) -> Any:
     file = opened(path)
     if file.architecture in FAMILIES:
         return config.read(file)
+    if len(file.files) > 1:
+        raise file.unserved(
+            f"{file.architecture} models are read by transformers, which reads no parts",
+            "join them by llama-gguf-split --merge",
+        )
     check.language_model(file)
     config.check_rope(file)
     from transformers import AutoConfig

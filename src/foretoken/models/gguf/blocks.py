@@ -10,7 +10,6 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,13 +41,13 @@ than 2^-11 of itself, or 2^-17 of the largest."""
 _PART = 2**20  # numbers that `gguf` dequantises together
 
 
-def read(path: Path, stored: Stored, narrow: bool) -> Tensor:
+def read(stored: Stored, narrow: bool) -> Tensor:
     """A tensor, copied out of its file. Blocks become float16, where `narrow` and that is exact
     enough (`SMALLEST`), else float32.
 
     Raises `ForetokenError` where the file has shrunk.
     """
-    with _bytes(path, stored) as data:
+    with _bytes(stored) as data:
         return decoded(data, stored, narrow)
 
 
@@ -68,14 +67,14 @@ class StoredBlocks(Blocks):
     """A matrix that stays in its file: all of it is read for `data`, and rows, for an embedding,
     when they are asked for."""
 
-    def __init__(self, path: Path, stored: Stored) -> None:
+    def __init__(self, stored: Stored) -> None:
         self.kind, self.shape, self.nbytes = stored.kind.name, (stored.shape[0], stored.shape[1]), 0
-        self._path, self._stored = path, stored
-        self._rows = Rows(Place(path, stored.start, stored.size), stored.shape[0])
+        self._stored = stored
+        self._rows = Rows(Place(stored.file, stored.start, stored.size), stored.shape[0])
 
     @property
     def data(self) -> Tensor:
-        return raw(self._path, self._stored)
+        return raw(self._stored)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Those rows, [..., inputs] in float32. Raises IndexError for a row that isn't there, and
@@ -83,27 +82,27 @@ class StoredBlocks(Blocks):
         return self._numbers(self._rows(rows), rows)
 
 
-def raw(path: Path, stored: Stored) -> Tensor:
+def raw(stored: Stored) -> Tensor:
     """A matrix's rows as they lie, uint8 [rows, bytes], copied out of its file. Raises
     `ForetokenError` where the file has shrunk."""
-    with _bytes(path, stored) as data:
+    with _bytes(stored) as data:
         copy = pages.passing((stored.size,), torch.uint8)
         copy.numpy()[:] = data
     return copy.view(stored.shape[0], -1)
 
 
 @contextmanager
-def _bytes(path: Path, stored: Stored) -> Iterator[NDArray[np.uint8]]:
+def _bytes(stored: Stored) -> Iterator[NDArray[np.uint8]]:
     """A tensor's bytes, mapped: for no longer than needed, as a map keeps all pages that were read
     in memory."""
     before = stored.start % mmap.ALLOCATIONGRANULARITY
     size, start = before + stored.size, stored.start - before
     try:
-        with path.open("rb") as file:
+        with stored.file.open("rb") as file:
             data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ, offset=start)
     except (OSError, ValueError) as error:
         raise ForetokenError(
-            f"{path} is shorter than when it was opened; fetch it again."
+            f"{stored.file} is shorter than when it was opened; fetch it again."
         ) from error
     yield np.frombuffer(data, np.uint8, stored.size, before)  # whose end is the map's
 

@@ -45,23 +45,23 @@ class GGUFCheckpoint:
                 )
             self._stored[name] = stored
             kind = _NAMES[blocks.FLOATS.get(tensor.kind.name, dtype)]
-            self.headers[name] = Header(tensor.shape, kind, file.path)
+            self.headers[name] = Header(tensor.shape, kind, tensor.file)
 
     def __call__(self, name: str) -> Any:
         """The tensor of this name, or its `Blocks`; KeyError where there is none."""
         stored = self._stored[name]
         info = self._file.tensors[stored]
         if self._stays(info):
-            lying = blocks.StoredBlocks(self._file.path, info)
+            lying = blocks.StoredBlocks(info)
             if not self._family.is_paired(stored):
                 return lying
             return Blocks(self._halved(lying.data, stored), lying.kind, info.shape[1])
-        return self._named(blocks.read(self._file.path, info, self._narrow), stored)
+        return self._named(blocks.read(info, self._narrow), stored)
 
     def place(self, name: str) -> Place:
         """Where a tensor's bytes lie; KeyError where there is none."""
         info = self._file.tensors[self._stored[name]]
-        return Place(self._file.path, info.start, info.size)
+        return Place(info.file, info.start, info.size)
 
     def decoded(self, name: str, data: memoryview) -> Any:
         """The tensor of this name, or its `Blocks`, made of its bytes; blocks stand in them."""

@@ -223,7 +223,7 @@ def _rope(numbers: _Numbers, head_dim: int) -> dict[str, Any]:
     if ROPE_FACTORS in file.tensors:
         if kind != "none":
             raise file.unserved("it asks for two kinds of rotary scaling")
-        factors = blocks.read(file.path, file.tensors[ROPE_FACTORS], narrow=False)
+        factors = blocks.read(file.tensors[ROPE_FACTORS], narrow=False)
         return {"rope_theta": theta, **_llama3(file, factors, head_dim, theta)}
     if kind == "none":
         return {"rope_theta": theta, "rope_type": "default"}

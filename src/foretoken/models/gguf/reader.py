@@ -2,7 +2,8 @@
 
 Everything in it is checked before it is believed: no count, length or offset leads outside the
 file. The package `gguf` names the types and the sizes of their blocks; its own reader is not used,
-as it takes seconds for a vocabulary and follows a false count until memory ends.
+as it takes seconds for a vocabulary and follows a false count until memory ends. A file that was
+split (see `parts`) is opened by its first part, and has the tensors of all.
 Format: "GGUF" in ggml's documentation (docs/gguf.md), versions 2 and 3, little-endian.
 """
 
@@ -18,14 +19,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretoken.errors import ForetokenError, shown
+from foretoken.models.gguf import parts
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
 
-SUFFIX = ".gguf"
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32  # of tensors, where the file names no other
+_TENSORS = "split.tensors.count"  # of all parts
 _MOST_DIMENSIONS = 4
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {
@@ -43,8 +45,9 @@ class Strings(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A tensor in the file. shape: as torch orders it. start, size: of its bytes."""
+    """A tensor. shape: as torch orders it. file, start, size: where its bytes lie."""
 
+    file: Path
     shape: tuple[int, ...]
     kind: GGMLQuantizationType
     start: int
@@ -52,19 +55,25 @@ class Stored(NamedTuple):
 
 
 class GGUFFile:
-    """path; metadata: by key, arrays of texts as `Strings`; tensors: by their names in the file."""
+    """path, files: all its parts, that at `path` the first; metadata: by key, arrays of texts as
+    `Strings`; tensors: of all parts, by their names in the file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ForetokenError` where `gguf` isn't installed, and for a file that is damaged."""
+        """Raises `ForetokenError` where `gguf` isn't installed, for a file that is damaged, and
+        where a part is missing or isn't this model's."""
         check_installed(path)
-        self.path = path
-        with _mapped(path) as data:
-            walk = _Walk(path, data)
-            tensors, pairs = walk.opening()
-            self.metadata: Mapping[str, Any] = dict(walk.unique(walk.pair, pairs, "key"))
-            infos = dict(walk.unique(walk.tensor, tensors, "tensor"))
-            self._check_whole()
-            self.tensors = walk.placed(infos, self.metadata.get("general.alignment", _ALIGNMENT))
+        self.path, self.files = path, parts.paths(path)
+        self.metadata, self.tensors = _read(path)
+        count = self.metadata.get("split.count", 1)
+        if count in (0, 1):
+            self.files = [path]
+        elif count != len(self.files):
+            raise ForetokenError(
+                f"{path} is one of {shown(count)} parts by its metadata, and not by its name; give "
+                "all parts the names back that they were split into: NAME-00001-of-…"
+            )
+        else:
+            self._add_parts()
 
     @property
     def architecture(self) -> str:
@@ -87,12 +96,40 @@ class GGUFFile:
             walk = _Walk(self.path, data, array.start)
             return [walk.string() for _ in range(array.many)]
 
-    def _check_whole(self) -> None:
-        parts = self.metadata.get("split.count", 1)
-        if parts not in (0, 1):
+    def _add_parts(self) -> None:
+        """The tensors of the other parts, each of which must say that it is one of these."""
+        self._check_part(0, self.path, self.metadata)
+        for index, path in enumerate(self.files[1:], 1):
+            if not path.exists():
+                raise ForetokenError(
+                    f"{path} is missing, one of {len(self.files)} parts of a model; put it beside "
+                    f"{self.path.name}."
+                )
+            metadata, tensors = _read(path)
+            self._check_part(index, path, metadata)
+            if twice := self.tensors.keys() & tensors.keys():
+                raise self._unfit(path, f"tensor {shown(min(twice))} is in another part too")
+            self.tensors |= tensors
+        if len(self.tensors) != (many := self.metadata.get(_TENSORS)):
             raise ForetokenError(
-                f"{self.path} is one of {shown(parts)} parts; join them with llama-gguf-split."
+                f"The parts of {self.path} have {len(self.tensors)} tensors together, and should "
+                f"have {shown(many)}; fetch them again."
             )
+
+    def _check_part(self, index: int, path: Path, metadata: Mapping[str, Any]) -> None:
+        right: dict[str, Any] = {"split.no": index, "split.count": len(self.files)}
+        right |= {key: self.metadata.get(key) for key in (_TENSORS, "general.architecture")}
+        given = {"general.architecture": right["general.architecture"], **metadata}
+        for key, value in right.items():
+            if given.get(key) != value:
+                said = f"its {key} is {shown(given.get(key))} and should be {shown(value)}"
+                raise self._unfit(path, said)
+
+    def _unfit(self, path: Path, what: str) -> ForetokenError:
+        return ForetokenError(
+            f"{path} is no part of the model that begins in {self.path.name}: {what}; fetch it "
+            "again."
+        )
 
     def refusal(self, what: str) -> ForetokenError:
         """Of a file that is damaged."""
@@ -106,18 +143,23 @@ class GGUFFile:
 
 
 def opened(path: Path) -> GGUFFile:
-    """The file, whose header is parsed once for as long as it stays what it is: loading a model
-    asks for it six times."""
+    """The file, whose header is parsed once for as long as it and its parts stay what they are:
+    loading a model asks for it six times."""
     check_installed(path)
+    return _opened(path, *map(_state, parts.paths(path)))
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What changes with a file; nothing where there is none."""
     try:
         state = path.stat()
     except OSError:
-        return GGUFFile(path)  # which says why
-    return _opened(path, state.st_ino, state.st_size, state.st_mtime_ns)
+        return ()
+    return state.st_ino, state.st_size, state.st_mtime_ns
 
 
 @lru_cache(maxsize=2)  # a model's and its draft model's
-def _opened(path: Path, *state: int) -> GGUFFile:
+def _opened(path: Path, *states: tuple[int, ...]) -> GGUFFile:
     return GGUFFile(path)
 
 
@@ -134,6 +176,16 @@ def _mapped(path: Path) -> mmap.mmap:
     except (OSError, ValueError) as error:  # an empty file can't be mapped
         reason = getattr(error, "strerror", None) or "it is empty"
         raise ForetokenError(f"{path} can't be read: {reason}.") from error
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Stored]]:
+    """The metadata and the tensors of one file."""
+    with _mapped(path) as data:
+        walk = _Walk(path, data)
+        tensors, pairs = walk.opening()
+        metadata = dict(walk.unique(walk.pair, pairs, "key"))
+        infos = dict(walk.unique(walk.tensor, tensors, "tensor"))
+        return metadata, walk.placed(infos, metadata.get("general.alignment", _ALIGNMENT))
 
 
 class _Walk:
@@ -202,7 +254,7 @@ class _Walk:
         bytes_, start = prod(shape) // values * size, begin + offset
         if start + bytes_ > len(self._data):
             raise self._damaged(f"tensor {shown(name)} ends after the file's end")
-        return Stored(shape, kind, start, bytes_)
+        return Stored(self.path, shape, kind, start, bytes_)
 
     def string(self) -> str:
         data, at = self._data, self._at

@@ -20,7 +20,8 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, unknown
 from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import FAMILIES
-from foretoken.models.gguf.reader import SUFFIX, GGUFFile, Strings, check_installed
+from foretoken.models.gguf.parts import SUFFIX
+from foretoken.models.gguf.reader import GGUFFile, Strings, check_installed
 from foretoken.models.native.backends import quantise
 from foretoken.models.native.backends.blocks import VALUES
 from foretoken.progress import track_late
@@ -103,7 +104,7 @@ class FileSource:
 
     def tensor(self, name: str) -> Tensor:
         """In float32."""
-        return blocks.read(self._file.path, self._file.tensors[name], narrow=False).float()
+        return blocks.read(self._file.tensors[name], narrow=False).float()
 
     def check(self, file: GGUFFile) -> None:
         """It is the same metadata."""

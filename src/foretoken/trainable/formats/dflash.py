@@ -8,7 +8,8 @@ Windows, and whether a block's places see those before them alone, are said in s
 `layer_types` give a window and, unless `is_causal` or `dflash_config`'s `causal` says otherwise,
 causal blocks; MiMo's `use_swa` gives all layers a window of `swa_window_size` and leaves blocks as
 they are (vLLM's models/qwen3_dflash.py tells them apart like this). Of `speculators` layers that
-have a window have causal blocks but for `sliding_window_non_causal`.
+have a window have causal blocks but for `sliding_window_non_causal`. Where some layers have one and
+others don't, as in z-lab's for Gemma 4, each layer is as it would be among others of its kind.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def read_speculators(source: Source) -> Published | None:
     layer = config["transformer_layer_config"]
     ids = [index - 1 for index in config["aux_hidden_state_layer_ids"] or ()]
     both_ways = config.get("sliding_window_non_causal")
-    seen = _window(source, layer, {} if both_ways is None else {"causal": not both_ways})
+    seen = _window(source, layer, {"causal": False} if both_ways else {})
     seen |= {} if "window" in seen else {"causal": False}  # without one blocks see both ways
     return _read(source, layer, config, ids, {}, seen)
 
@@ -109,20 +110,23 @@ def _read(
 
 
 def _window(source: Source, layer: Config, method: Config) -> dict[str, Any]:
-    """How many tokens all layers see, and whether a block's tokens see those before them alone, as
+    """How many tokens the layers see, and whether a block's tokens see those before them alone, as
     the module's shape has them. method: the settings beside the layer's."""
-    kinds = set(layer.get("layer_types") or ("full_attention",))
-    if len(kinds) > 1:
-        raise source.refusal("some of its layers have a window, and only all or none may")
-    sliding = kinds == {"sliding_attention"}
-    given = (layer.get("is_causal"), method.get("causal"), sliding)
-    found: dict[str, Any] = {"causal": next(bool(each) for each in given if each is not None)}
-    if not sliding and not method.get("use_swa"):
+    sliding = [kind == "sliding_attention" for kind in layer.get("layer_types") or [""]]
+    given = next((g for g in (layer.get("is_causal"), method.get("causal")) if g is not None), None)
+    found = {"causal": _of_all(sliding if given is None else [bool(given)])}
+    windowed = sliding if any(sliding) or not method.get("use_swa") else [True]
+    if not any(windowed):
         return found
     window = method.get("swa_window_size") or layer.get("sliding_window")
     if not window:
         raise source.refusal("its layers have a window, and it doesn't say of how many tokens")
-    return {**found, "window": window}
+    return {**found, "window": _of_all([window if each else None for each in windowed])}
+
+
+def _of_all(each: list[Any]) -> Any:
+    """What all layers have, or a list with what each has."""
+    return each[0] if len(set(each)) == 1 else each
 
 
 def _mask(source: Source, config: Config) -> Tensor | None:

@@ -221,7 +221,12 @@ def _dflash2(
 
 def _window(shape: Mapping[str, Any], to: str) -> dict[str, Any]:
     """What a configuration says of a window, and of blocks that are causal."""
-    window, causal = shape.get("window"), bool(shape.get("causal"))
+    window, causal = shape.get("window"), shape.get("causal") or False
+    if isinstance(window, list) or isinstance(causal, list):
+        raise ForetokenError(
+            "This drafter's layers see more or less of the text one by one, which is written for "
+            "no program; train one with a single window for all, or none."
+        )
     if to == "speculators" and (window or causal):
         raise ForetokenError(
             "This drafter's layers have a window or are causal, which speculators has no place "
