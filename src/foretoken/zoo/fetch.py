@@ -25,6 +25,7 @@ from foretoken.progress import track
 
 _log = logging.getLogger(__name__)
 _BLOCK = 2**24  # bytes that are read at a time
+_WEIGHTS = ("*.safetensors",)
 
 
 @dataclass(frozen=True)
@@ -97,13 +98,11 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
 
     info = HfApi().model_info(repository, files_metadata=True)
     files = info.siblings or ()
-    old = () if any(_is(s, ("*.safetensors",)) for s in files) else (PICKLED,)
+    old = () if any(_is(s, _WEIGHTS) for s in files) else (PICKLED,)
     wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else ((gguf_file,), ())
     found = [s for s in files if _is(s, wanted) and not _is(s, again)]
-    if not found:
-        raise ForetokenError(
-            f"{repository} has no {gguf_file or 'checkpoint'}; look at its list of files."
-        )
+    if not any(_is(s, (*_WEIGHTS, gguf_file or PICKLED)) for s in found):
+        raise _nothing(repository, gguf_file or "checkpoint", files)
     for sibling in found:
         path = Path(hf_hub_download(repository, sibling.rfilename, revision=info.sha))
         if sibling.lfs is not None and sha256(path) != sibling.lfs.sha256:
@@ -114,6 +113,13 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     folder = path.parents[depth - 1]
     _note_newest(folder, info.sha)
     return path if gguf_file is not None else folder
+
+
+def _nothing(repository: str, what: str, files: Sequence[Any]) -> ForetokenError:
+    """That a repository lacks it. One of GGUF files may have a config.json beside them."""
+    lying = [s.rfilename for s in files if gguf.is_named(s.rfilename)]
+    instead = f"name a GGUF file of it, as {shown(lying[0])}" if lying else "look at its files"
+    return ForetokenError(f"{repository} has no {what}; {instead}.")
 
 
 def _note_newest(folder: Path, commit: str | None) -> None:
