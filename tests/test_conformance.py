@@ -7,6 +7,7 @@ comes from `NEEDS`, by the name of its field.
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from copy import deepcopy
@@ -14,6 +15,7 @@ from functools import cache
 from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -29,6 +31,8 @@ from foretoken.engine.checks import check_pairing
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.lookup.datastore import build as build_datastore
+from foretoken.models.budget import CacheBudget
+from foretoken.models.cache import KVCache
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.registry import build_verifier, drafter_class, drafter_names
@@ -633,6 +637,46 @@ def test_memory_is_bounded(name: str) -> None:
             drafter.learner.settle()
         held.append(held_bytes(drafter))
     assert held[2] < 1.02 * held[0] + 6000, held
+
+
+@pytest.mark.parametrize(("name", "rule"), OF_EACH)
+def test_caches_come_out_of_one_budget(
+    name: str, rule: Verifier, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drafter's own caches too: with memory for two texts no more is filled at any step than
+    requests have reserved, nothing is left of them, and the texts are the same."""
+    made, make = WeakSet[KVCache](), KVCache.__init__
+
+    def noted(cache: KVCache, *given: Any, **options: Any) -> None:
+        make(cache, *given, **options)
+        made.add(cache)
+
+    monkeypatch.setattr(KVCache, "__init__", noted)
+    pair, wrap = models("native"), wrap_of(name)
+    target = ModelTarget(pair.target, 4, 128)
+    drafter = make_drafter(name, pair)
+    engine = Engine(target if wrap is None else wrap(target), drafter, rule)
+    gc.collect()  # those that costs were measured with
+    budget = target.budget
+    assert {id(cache) for cache in made} == {id(cache) for cache in counted(budget)}
+    budget.limit = 2 * budget.needs(34)
+    params = SamplingParams(temperature=0, max_tokens=TOKENS)
+    requests = [engine.add(prompt, params) for prompt in PROMPTS[:5]]
+    while engine.busy:
+        engine.step()
+        assert budget.written <= budget.reserved <= budget.limit
+    assert (budget.reserved, budget.written) == (0, 0)
+    for request, prompt in zip(requests, PROMPTS, strict=False):
+        assert request.samples[0].output.token_ids == generated(tuple(prompt))
+
+
+def counted(budget: CacheBudget) -> Iterator[Any]:
+    """The caches of a budget, and of those that joined it."""
+    for each in budget._caches:
+        if isinstance(each, CacheBudget):
+            yield from counted(each)
+        else:
+            yield each
 
 
 @each_repeatable_cell

@@ -34,6 +34,28 @@ def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
         serve._defaults("mini", str(tmp_path / "none"), "{}")
 
 
+def test_a_gguf_file_of_a_repository_is_all_that_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the repository's other files, which may be the whole model once more: what a file says
+    comes without a generation_config.json."""
+    asked: list[tuple[str, ...]] = []
+
+    def file(*names: str) -> str:
+        asked.append(names)
+        return str(tmp_path / names[-1])
+
+    def loaded(running: ModelOptions, model: str, *_: Any, **__: Any) -> Any:
+        raise ForetokenError(f"{model} with {running.gguf_file} would be loaded.")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", file)
+    monkeypatch.setattr("foretoken.models.checkpoint.downloaded", lambda name, *_: 1 / 0)
+    monkeypatch.setattr(ModelOptions, "llm", loaded)
+    done = run("serve", "org/name", "--gguf-file", "a.gguf", "--port", 0)
+    assert "org/name with a.gguf would be loaded" in done.stderr
+    assert asked == [("org/name", "a.gguf")]
+
+
 def test_origins() -> None:
     assert serve._origins('["*"]') == ("*",)
     with pytest.raises(ForetokenError, match="JSON list"):

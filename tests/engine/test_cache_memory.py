@@ -156,7 +156,7 @@ def test_what_is_asked_for(memory: Any, found: float | None) -> None:
     assert bound_of(memory, None) == Bound(found, None)
 
 
-@pytest.mark.parametrize("memory", [0, -1, 0.0, 1.5, "much", "", "-3", "4XB", "0", "1.5"])
+@pytest.mark.parametrize("memory", [0, -1, 0.0, 1.5, "much", "", "-3", "4XB", "0", "1.5", "50%"])
 def test_what_is_no_memory(memory: Any) -> None:
     with pytest.raises(ForetokenError, match="give bytes"):
         bound_of(memory, None)
@@ -202,10 +202,13 @@ class SimpleCache:
         return self.each * tokens
 
 
-def test_an_llm_says_its_bytes(pair: Pair) -> None:
-    """In its repr; the option bounds them, and a request that needs more is refused."""
+def test_an_llm_says_its_bytes(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+    """In its repr and in the log; the option bounds them, and a request that needs more is
+    refused."""
+    caplog.set_level(logging.INFO, "foretoken")
     with LLM(pair.target, eos_ids=(), kv_cache_memory="1MiB", max_num_seqs=256) as llm:
         assert "kv_cache='0 MiB of 1 MiB'" in repr(llm)
+        assert "The caches may fill 1 MiB;" in caplog.text and repr(llm) in caplog.text
         [output] = llm.generate([PROMPTS[0]], GREEDY)
         assert output.token_ids == known(pair)[tuple(PROMPTS[0])]
     with (
@@ -216,12 +219,18 @@ def test_an_llm_says_its_bytes(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-@pytest.mark.parametrize("impl", ["native", "transformers"])
-def test_caches_of_16_bits(kind: str, impl: str, checkpoints: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("impl", "backend"),
+    [("native", "auto"), ("native", "plain"), ("transformers", "auto")],
+)
+def test_caches_of_16_bits(
+    kind: str, impl: str, backend: str, checkpoints: tuple[Path, Path]
+) -> None:
     """Half the bytes; speculation writes what plain decoding writes with the same cache, and the
     text of full precision differs in a late token at most."""
     target, draft = checkpoints
-    given: dict[str, Any] = {"model_impl": impl, "eos_ids": (), "kv_cache_memory": "64MiB"}
+    given: dict[str, Any] = {"model_impl": impl, "backend": backend}
+    given |= {"eos_ids": (), "kv_cache_memory": "64MiB"}
     params = SamplingParams(temperature=0, max_tokens=24)
     texts, needs = [], []
     for dtype, method in ((kind, None), (kind, {"method": "sps", "model": draft}), ("auto", None)):

@@ -173,6 +173,15 @@ def test_a_folder_of_gguf_files_names_one(tmp_path: Path) -> None:
         read_config(tmp_path)
 
 
+def test_a_repository_of_gguf_files_wants_one_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of which nothing was fetched but what lies beside them."""
+    monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
+    with pytest.raises(ForetokenError, match=r"no config\.json; give .* GGUF file by gguf_file\.$"):
+        load_model("org/name", device="cpu")
+
+
 def test_shards_and_what_is_missing(folder: Path, tmp_path: Path) -> None:
     """An index names each tensor's file; a missing or damaged one is named."""
     source = (folder / "model.safetensors").read_bytes()

@@ -149,6 +149,17 @@ def test_a_file_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         fetch(f"org/name/{names[0]}")
 
 
+@pytest.mark.parametrize("beside", [{}, {"config.json": b"{}", "tokenizer.json": b"{}"}])
+def test_a_repository_of_gguf_files(
+    beside: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no checkpoint by itself, whatever lies beside them: one has to be named."""
+    hub = Hub(tmp_path / "hub", {"a-Q4_0.gguf": b"y", "b.gguf": b"y", **beside}).use(monkeypatch)
+    with pytest.raises(ForetokenError, match=r"no checkpoint; name a GGUF .*'a-Q4_0\.gguf'\.$"):
+        fetch("org/name")
+    assert not hub.asked
+
+
 def test_pickled_weights_where_there_are_no_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,6 +151,12 @@ class ModelOptions:
             **others,
         )
 
+    def named(self, model: str) -> str:
+        """The model, or the GGUF file that is to be taken of it, by one name."""
+        from foretoken.models.load import in_checkpoint
+
+        return model if self.gguf_file is None else in_checkpoint(model, self.gguf_file)
+
     def check_no_gguf_file(self) -> None:
         """Raise `ForetokenError` in a command whose models have a file each, if any."""
         if self.gguf_file is not None:

@@ -73,7 +73,7 @@ def recommend(
     running.check_no_weights_memory()
     running.use_threads()
     found = recommending.recommend(
-        _model(model, running),
+        running.named(model),
         draft_models=draft_model or (),
         prompts=_prompts(prompts, seed),
         batch_sizes=_numbers(batch, int, "--batch"),
@@ -98,12 +98,6 @@ def recommend(
     if save is not None:
         path = found.save(save)
         output.note(f'Saved as {path}: speculative_config={{"tuned": "{save}"}}')
-
-
-def _model(model: str, running: options.ModelOptions) -> str:
-    from foretoken.models.load import in_checkpoint
-
-    return model if running.gguf_file is None else in_checkpoint(model, running.gguf_file)
 
 
 def _prompts(given: str | None, seed: int) -> Path | Seq[Prompt] | None:

@@ -177,7 +177,7 @@ def serve(
         force_include_usage=enable_force_include_usage,
         request_metrics=per_request_spec_decode_metrics,
         response_role=response_role,
-        defaults=_defaults(model, generation_config, override_generation_config),
+        defaults=_defaults(running.named(model), generation_config, override_generation_config),
         metrics_prefix=metrics_prefix,
         tool_call_parser=_tool_parser(enable_auto_tool_choice, tool_call_parser),
         allowed_origins=_origins(allowed_origins),

@@ -25,6 +25,7 @@ from foretoken.progress import track
 
 _log = logging.getLogger(__name__)
 _BLOCK = 2**24  # bytes that are read at a time
+_WEIGHTS = ("*.safetensors",)
 
 
 @dataclass(frozen=True)
@@ -99,14 +100,12 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     parts = () if gguf_file is None else tuple(gguf.part_names(gguf_file))
     info = HfApi().model_info(repository, files_metadata=True)
     files = info.siblings or ()
-    old = () if any(_is(s, ("*.safetensors",)) for s in files) else (PICKLED,)
+    old = () if any(_is(s, _WEIGHTS) for s in files) else (PICKLED,)
     wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else (parts, ())
     found = [s for s in files if _is(s, wanted) and not _is(s, again)]
     lacking = next((part for part in parts if not any(_is(s, (part,)) for s in found)), None)
-    if lacking or not found:
-        raise ForetokenError(
-            f"{repository} has no {lacking or 'checkpoint'}; look at its list of files."
-        )
+    if lacking or not any(_is(s, (*_WEIGHTS, PICKLED, *parts)) for s in found):
+        raise _nothing(repository, lacking or "checkpoint", files)
     for sibling in sorted(found, key=lambda one: one.rfilename == gguf_file):  # that one last
         path = Path(hf_hub_download(repository, sibling.rfilename, revision=info.sha))
         if sibling.lfs is not None and sha256(path) != sibling.lfs.sha256:
@@ -117,6 +116,13 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     folder = path.parents[depth - 1]
     _note_newest(folder, info.sha)
     return path if gguf_file is not None else folder
+
+
+def _nothing(repository: str, what: str, files: Sequence[Any]) -> ForetokenError:
+    """That a repository lacks it. One of GGUF files may have a config.json beside them."""
+    lying = [s.rfilename for s in files if gguf.is_named(s.rfilename)]
+    instead = f"name a GGUF file of it, as {shown(lying[0])}" if lying else "look at its files"
+    return ForetokenError(f"{repository} has no {what}; {instead}.")
 
 
 def _note_newest(folder: Path, commit: str | None) -> None:

@@ -75,6 +75,9 @@ def test_measure() -> None:
     assert (found["target_passes"], found["tokens"], found["peak_memory_mib"]) == (4, 8, 10)
     same = {"prompts": 2, "identical": 2, "near_tie": 0, "different": 0}
     assert found["identical_to_autoregressive"] == same
+    assert "kv_cache_mib" not in found  # of a server nobody knows
+    held = [answer(id=i, kv_cache_mib=mib) for i, mib in (("a", 3.0), ("b", 2.0))]
+    assert metrics.measure(held, theirs)["kv_cache_mib"] == 3
 
 
 def test_a_prompt_is_as_same_as_its_worst_turn() -> None:

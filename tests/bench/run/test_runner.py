@@ -67,6 +67,12 @@ def test_a_group_says_what_its_members_say_alone(runner: Runner, temperature: fl
     }
 
 
+def test_what_caches_hold_is_in_each_answer(runner: Runner) -> None:
+    """The draft model's too."""
+    held = {a.method: a.kv_cache_mib or 0.0 for a in runner.serve(unit(CHATS[0]))}
+    assert held["sps"] > held[BASELINE] > 0
+
+
 class Spy:
     """Stands in for a method's `generate` and writes down what it reads."""
 

@@ -47,15 +47,18 @@ def close(ours: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-5) -
     return bool((ours - expected).abs().max() <= tolerance * expected.abs().max())
 
 
+@pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("impl", ["native", "transformers"])
 @pytest.mark.parametrize("architecture", gguf_files.ARCHITECTURES)
 def test_logits_are_those_of_the_model_that_was_written(
-    architecture: str, impl: str, tmp_path: Path
+    architecture: str, impl: str, tied: bool, tmp_path: Path
 ) -> None:
-    path = gguf_files.written(tmp_path / "a.gguf", architecture)
+    """With a head of its own, and with none in the file."""
+    path = gguf_files.written(tmp_path / "a.gguf", architecture, tie_word_embeddings=tied)
     made = load_model(path, device="cpu", model_impl=impl)
+    model = gguf_files.model(architecture, tie_word_embeddings=tied)
     with torch.inference_mode():
-        expected = gguf_files.model(architecture)(torch.tensor([IDS])).logits[0, -1]
+        expected = model(torch.tensor([IDS])).logits[0, -1]
     assert close(logits_after(made, IDS), expected)
     assert isinstance(made, HFModel) == (impl == "transformers")
 
@@ -83,6 +86,51 @@ def test_logits_are_transformers_of_the_same_blocks(
     narrow = load_model(path, device="cpu", backend="half")
     assert close(logits_after(narrow, IDS), expected, 1e-2)
     assert narrow.bytes_read < exact.bytes_read
+
+
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+YARN = {**LINEAR, "rope_type": "yarn", "original_max_position_embeddings": 32}
+TURNING: dict[str, tuple[str, dict[str, Any]]] = {
+    "linear": ("llama", LINEAR),
+    "yarn": ("qwen2", YARN),
+    "gemma's": (
+        "gemma3",
+        {
+            "full_attention": LINEAR,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+@pytest.mark.parametrize("case", TURNING)
+def test_logits_under_rotary_scaling(case: str, impl: str, tmp_path: Path) -> None:
+    architecture, rope = TURNING[case]
+    scaled = rope.get("full_attention", rope)
+    also = {"type": scaled["rope_type"], "factor": scaled["factor"]}
+    if context := scaled.get("original_max_position_embeddings"):
+        also["original_context_length"] = context
+    named = {f"{architecture}.rope.scaling.{key}": value for key, value in also.items()}
+    path = gguf_files.written(tmp_path / "a.gguf", architecture, also=named, rope_parameters=rope)
+    plain, model = (gguf_files.model(architecture, **r) for r in ({}, {"rope_parameters": rope}))
+    with torch.inference_mode():
+        unscaled, expected = (m(torch.tensor([IDS])).logits[0, -1] for m in (plain, model))
+    assert not close(unscaled, expected, 1e-3)
+    made = load_model(path, device="cpu", model_impl=impl)
+    assert close(logits_after(made, IDS), expected)
+
+
+@pytest.mark.parametrize("kind", [Kind.F16, Kind.BF16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_a_file_of_floats_has_no_blocks(architecture: str, kind: Kind, tmp_path: Path) -> None:
+    """Its matrices are multiplied as they are, in float32."""
+    path = gguf_files.written(tmp_path / "a.gguf", architecture, kind, head_dim=16)
+    expected = theirs(path)
+    asked: list[dict[str, Any]] = [{}, {"dtype": "float32"}, {"backend": "plain"}]
+    for options in asked:
+        made = load_model(path, device="cpu", **options)
+        assert made.backend != "blocks" and close(logits_after(made, IDS), expected)
 
 
 def test_loading_parses_the_header_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

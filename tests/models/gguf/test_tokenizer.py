@@ -310,3 +310,11 @@ def test_texts_whose_beginning_the_file_does_not_say(words: str, tmp_path: Path)
         path = gguf_files.written(tmp_path / "a.gguf", also=also)
         made = tokenizer.read(GGUFFile(path))
         assert (made("the")["input_ids"][0] == made.bos_token_id) is begins
+
+
+def test_merges_hold_the_vocabularys_own_texts() -> None:
+    """Half a million pairs of a Gemma's would have a million texts of their own."""
+    vocabulary = {"ab": 0, "cd": 1, "abcd": 2}
+    [(left, right, made)] = tokenizer._pairs(vocabulary)
+    one, other, _ = vocabulary
+    assert left is one and right is other and made == 2

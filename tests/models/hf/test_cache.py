@@ -14,7 +14,15 @@ from transformers.cache_utils import DynamicCache
 from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache, KVShape, alike
 from foretoken.models.feed import chain_feed
-from foretoken.models.hf.cache import Answers, Storage, evaluating, masks, max_length, windows
+from foretoken.models.hf.cache import (
+    Answers,
+    Storage,
+    evaluating,
+    looks,
+    masks,
+    max_length,
+    windows,
+)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +41,15 @@ from foretoken.models.hf.cache import Answers, Storage, evaluating, masks, max_l
 def test_windows(config: dict[str, Any], expected: dict[str, int | None]) -> None:
     """One entry for each kind of layer."""
     assert windows(SimpleNamespace(**config)) == expected
+
+
+def test_how_far_layers_look_back() -> None:
+    """By the masks that they get; layers that read others' keys are not known."""
+    assert looks(MistralConfig(sliding_window=8), 3) == [8, 8, 8]
+    assert looks(LlamaConfig(), 2) == [None, None]
+    kinds: Any = ["full_attention", "sliding_attention", "chunked_attention"]
+    config = SimpleNamespace(sliding_window=8, layer_types=kinds)
+    assert looks(config, 3) == [None, 8, None] and looks(config, 2) == [None, None]
 
 
 def test_masks_of_kinds_of_layers() -> None:
@@ -129,12 +146,13 @@ def test_each_layer_stores_its_own_shape() -> None:
     seen, unlike = DynamicCache(), DynamicCache()
     for layer, (keys, values) in enumerate(((4, 4), (6, 8))):
         seen.update(torch.zeros(1, 2, 3, keys), torch.zeros(1, 2, 3, values), layer)
-    storage = Storage("Tiny", seen)
+    config = LlamaConfig()
+    storage = Storage("Tiny", seen, config)
     assert storage.shapes == [KVShape(2, 4, 4), KVShape(2, 6, 8)]
     held = storage.new(3, 16, 16, 0, None)
     assert [tuple(x.shape[i] for i in (0, 1, 3)) for x in held.layer[1]] == [(3, 2, 6), (3, 2, 8)]
     unlike.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 3, 4), 0)
     with pytest.raises(ForetokenError, match="number of heads"):
-        Storage("Tiny", unlike)
+        Storage("Tiny", unlike, config)
     with pytest.raises(ForetokenError, match="not every layer"):
-        Storage("Tiny", DynamicCache())
+        Storage("Tiny", DynamicCache(), config)

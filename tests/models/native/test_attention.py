@@ -7,7 +7,7 @@ import torch
 
 from caches import randomize, stored
 from foretoken.models.cache import KV, KVCache, alike
-from foretoken.models.feed import Feed, frontier_feed, tree_feed
+from foretoken.models.feed import Feed, chain_feed, frontier_feed, tree_feed
 from foretoken.models.native import attention
 from foretoken.trees.from_lists import from_paths
 
@@ -78,6 +78,29 @@ def test_what_windows_have_passed_is_not_read(
             tensor[slot, :, : max(0, lowest[slot] - 63)] = torch.nan
     got = attention.mix(turned, layer, feed, HEADS, WIDTH**-0.5, window)
     torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("slots", [[0, 1], [1, 0], [1, 2]], ids=str)
+@pytest.mark.parametrize(("window", "cap"), [(None, None), (3, None), (None, 2.0)])
+def test_a_short_row_at_the_caches_end(
+    slots: list[int], window: int | None, cap: float | None
+) -> None:
+    """The rest of a prompt, beside a long chunk of another: its padding would stand after the last
+    cell that can be seen."""
+    torch.manual_seed(0)
+    cache = KVCache(alike(1, KV_HEADS, WIDTH), 3, 24, torch.float64, CPU)
+    randomize(cache)
+    cache.lengths[:] = [20, 20, 20]
+    cache.lengths[slots[1]] = 2
+    feed = chain_feed(cache, slots, [[5] * 3, [7] * 12])
+    turned = torch.randn(2, 12, HEADS + 2 * KV_HEADS, WIDTH, dtype=torch.float64)
+    got = attention.mix(turned, cache.layer[0], feed, HEADS, WIDTH**-0.5, window, cap)
+    if cap is not None:
+        assert got.isfinite().all()
+        return
+    expected = slow(turned[:, :, :HEADS], cache.layer[0], feed, window)
+    for row, count in enumerate((3, 12)):
+        torch.testing.assert_close(got[row, :count], expected[row, :count])
 
 
 def test_keys_and_values_land_in_their_cells() -> None:

@@ -144,7 +144,8 @@ class HFModel:
         warn_of_neighbours(model)
         first = self._storage.shapes[0]
         self.kv_heads, self.head_dim = first.heads, first.key_width
-        if self._storage.shapes != alike(self.layers, self.kv_heads, self.head_dim):
+        shapes = [shape._replace(window=None) for shape in self._storage.shapes]
+        if shapes != alike(self.layers, self.kv_heads, self.head_dim):
             self.levels -= {"f"}  # latents, layers that differ, or that read another's
 
     def new_cache(
@@ -274,7 +275,7 @@ class HFModel:
         finally:
             handle.remove()
         self.vocab_size = logits.shape[-1]
-        self._storage = Storage(self.name, seen)
+        self._storage = Storage(self.name, seen, self._config)
         self._answer = type(outputs[0])
         if not self._has_head(outputs[0][0], logits):
             self.levels -= {"c"}

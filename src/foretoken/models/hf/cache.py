@@ -106,6 +106,15 @@ def windows(config: Any) -> dict[str, int | None]:
     return {kind: window if kind == "sliding_attention" else None for kind in kinds}
 
 
+def looks(config: Any, layers: int) -> list[int | None]:
+    """How far each of the layers looks back that put keys into a cache, by the masks that they get;
+    None for all where these are not all layers, as some then read others' keys."""
+    known, kinds = windows(config), getattr(config, "layer_types", None) or ()
+    if len(known) == 1:
+        return [*known.values()] * layers
+    return [known[kind] for kind in kinds] if len(kinds) == layers else [None] * layers
+
+
 def _reads(family: type, *fields: str) -> bool:
     """Whether models of this configuration read one of these fields: a config.json may name it for
     any, and those of transformers' own families that know it declare it."""
@@ -142,7 +151,7 @@ def masks(config: Any, feed: Feed, dtype: torch.dtype) -> Any:
 class Rows(CacheLayerMixin):
     """One layer of the cache for one pass."""
 
-    is_sliding = False  # a window is left to the mask: the cache holds every position
+    is_sliding = False  # a window is left to the mask: the cache has a cell for every position
 
     def __init__(self, data: KV, feed: Feed, together: bool) -> None:
         """`together`: the rows are neighbouring slots, in order, and can be read as a view."""
@@ -266,7 +275,7 @@ def grouped_heads(device: torch.device) -> Iterator[None]:
 class Storage:
     """The shape that a layer stores of a token, read off a pass over an empty cache."""
 
-    def __init__(self, name: str, seen: DynamicCache) -> None:
+    def __init__(self, name: str, seen: DynamicCache, config: Any) -> None:
         keys = [layer.keys for layer in seen.layers if getattr(layer, "keys", None) is not None]
         values = [layer.values for layer in seen.layers if getattr(layer, "keys", None) is not None]
         if not keys or len(keys) != len(seen.layers):
@@ -275,7 +284,8 @@ class Storage:
                 "is given; use a model with ordinary attention in every layer."
             )
         self.shapes = [
-            KVShape(k.shape[1], k.shape[3], v.shape[3]) for k, v in zip(keys, values, strict=True)
+            KVShape(k.shape[1], k.shape[3], v.shape[3], window)
+            for k, v, window in zip(keys, values, looks(config, len(keys)), strict=True)
         ]
         if [k.shape[1] for k in keys] != [v.shape[1] for v in values]:
             raise ForetokenError(

@@ -71,7 +71,8 @@ def attend(
     rows = []
     for b, slot in enumerate(feed.slots):
         start = feed.starts[b]
-        cells = slice(feed.passed(start, window), start + query.shape[1])
+        # A short row's padding reaches beyond the cache, and its mask doesn't.
+        cells = slice(feed.passed(start, window), min(start + query.shape[1], feed.length))
         row_mask = None if mask is None else mask[b : b + 1, ..., cells]
         cached = _seen(layer, slot, 1, cells, query.dtype)
         rows.append(_grouped(query[b : b + 1], cached, row_mask, scale, cap))
