@@ -234,36 +234,29 @@ class BlockModule(Trained):
 
     def ranks(self, lesson: Lesson) -> Tensor:
         """[B, T, N], as `ranks_at_roots` has it."""
-        scores = partial(self.scores, head=lesson.head)
-        return ranks_at_roots(lesson, self.states(lesson), scores)
+        return ranks_at_roots(lesson, self.states(lesson), partial(self.scores, head=lesson.head))
 
     def chances(self, lesson: Lesson) -> Tensor:
         """[B, T, N], as `chances_at_roots` has it."""
-        scores = partial(self.scores, head=lesson.head)
-        return chances_at_roots(lesson, self.states(lesson), scores)
+        return chances_at_roots(lesson, self.states(lesson), partial(self.scores, head=lesson.head))
 
 
-def _check(
-    facts: Facts, block_size: int, ids: Seq[int], mask: int | None, windows: Seq[int | None]
-) -> None:
+def _check(facts: Facts, size: int, ids: Seq[int], mask: int | None, windows: Seq[Any]) -> None:
     """Raises `ValueError` for numbers of a shape that don't fit."""
-    if block_size < 2 or not all(0 <= index < facts.layers for index in ids):
-        raise ValueError(
-            f"a block has at least 2 tokens, and target_layer_ids are 0 to {facts.layers - 1}"
-        )
-    if narrow := [each for each in windows if each is not None and each < block_size]:
-        raise ValueError(f"window is {narrow[0]}, and a block of {block_size} must fit in")
+    if size < 2 or not all(0 <= index < facts.layers for index in ids):
+        raise ValueError(f"a block has at least 2 tokens, layers are 0 to {facts.layers - 1}")
+    if narrow := [each for each in windows if each is not None and each < size]:
+        raise ValueError(f"window is {narrow[0]}, and a block of {size} must fit in")
     if mask is not None and (type(mask) is not int or not 0 <= mask < facts.vocab_size):
         raise ValueError(f"mask_token_id is {mask!r}, and tokens are 0 to {facts.vocab_size - 1}")
 
 
 def _each(given: Any, layers: int) -> list[Any]:
     """What is given for each layer, or for all of them."""
-    if not isinstance(given, (list, tuple)):
-        return [given] * layers
-    if len(given) != layers:
-        raise ValueError(f"there are {layers} layers, and numbers for {len(given)}")
-    return list(given)
+    each = list(given) if isinstance(given, (list, tuple)) else [given] * layers
+    if len(each) != layers:
+        raise ValueError(f"there are {layers} layers, and numbers for {len(each)}")
+    return each
 
 
 def default_layers(layers: int) -> list[int]:
@@ -276,8 +269,7 @@ def default_layers(layers: int) -> list[int]:
 
 def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The places [B, A] of the `most` highest scores of each row [B, T], and which are above 0."""
-    count = max(1, min(most, int((scores > 0).sum(1).max())))
-    top = scores.topk(count)
+    top = scores.topk(max(1, min(most, int((scores > 0).sum(1).max()))))
     return top.indices, top.values > 0
 
 
