@@ -82,6 +82,8 @@ def prompts(given: Namespace, llm: LLM) -> list[list[int]]:
         ids = llm.chat_prompt(turns[: last + 1])
         if len(ids) <= given.longest:
             results.append(ids)
+    if given.skip >= len(results):
+        raise SystemExit(f"--skip {given.skip} leaves none of {len(results)} requests.")
     return results[given.skip : given.skip + given.requests]
 
 

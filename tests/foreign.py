@@ -498,6 +498,13 @@ REFUSED = {
         {},
         "there are 2 layers, and numbers for 3",
     ),
+    "another kind of layer": (
+        "dflash",
+        {"layer_types": ["full_attention", "chunked_attention"]},
+        {},
+        {},
+        "of the kind 'chunked_attention'",
+    ),
     "no window": ("dflash", {"layer_types": ["sliding_attention"] * 2}, {}, {}, "how many tokens"),
     "projector": (
         "speculators dflash",

@@ -32,6 +32,9 @@ def test_requests_for_the_settings_are_left_out(monkeypatch: pytest.MonkeyPatch)
     assert [len(ids) for ids in online.prompts(given, llm)] == [1, 2, 3]
     given.skip = 5
     assert [len(ids) for ids in online.prompts(given, llm)] == [6, 7]
+    given.skip = 7
+    with pytest.raises(SystemExit, match="--skip 7 leaves none of 7 requests"):
+        online.prompts(given, llm)
 
 
 def test_plain_decoding_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,8 +82,9 @@ def test_what_was_said_before() -> None:
     longer = Conversation((ASKED, SAID, ASKED), whole=(ASKED, SAID, ASKED, SAID))
     assert conversation({**row, "history": [["a", "b"]]}) == longer
     assert conversation({**row, "history": None}) == conversation(row)
-    with pytest.raises(ForetokenError, match='"instruction" and "output" as they must be'):
-        conversation({**row, "history": [["a"]]})
+    for wrong in ([["a"]], ["ab"], [{"role": "user", "content": "a"}], "ab", {"a": "b"}):
+        with pytest.raises(ForetokenError, match=r'"history" is .*; it must be a list of pairs'):
+            conversation({**row, "history": wrong})
 
 
 def test_tools_turns() -> None:
@@ -105,7 +106,8 @@ def test_calls_of_sharegpt(many: bool) -> None:
     wanted = [{"type": "function", "function": call}] * (2 if many else 1)
     assert called == {"role": "assistant", "content": None, "tool_calls": wanted}
     assert result == RESULT
-    for text in ("f(1)", "7", '{"n": 1}', "[]"):
+    others = (call | {"arguments": "Paris"}, call | {"arguments": [1]}, call | {"parameters": {}})
+    for text in ("f(1)", "7", '{"n": 1}', "[]", *map(json.dumps, others)):
         turns[1]["value"] = text
         assert conversation(row | {"conversations": turns}).whole[1] == SAID | {"content": text}
 

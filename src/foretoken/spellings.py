@@ -141,14 +141,28 @@ def _spelled(turn: Mapping[str, Any]) -> Message:
 def _calls(text: str) -> list[dict[str, Any]]:
     """The calls in a text of JSON, which has one or a list of them; none in any other text, which
     stays what it is."""
-    try:
-        read = json.loads(text)
-    except (ValueError, RecursionError):
-        return []
+    read = _read(text)
     calls = read if isinstance(read, list) else [read]
-    if not all(isinstance(call, dict) and isinstance(call.get("name"), str) for call in calls):
+    if not all(map(_is_call, calls)):
         return []
     return [{"type": "function", "function": call} for call in calls]
+
+
+def _is_call(read: Any) -> bool:
+    """Whether it is a call, with nothing in it that templates wouldn't write."""
+    if not isinstance(read, dict) or not read.keys() <= {"name", "arguments", "id"}:
+        return False
+    given = read.get("arguments", {})
+    arguments = _read(given) if isinstance(given, str) else given
+    return isinstance(read.get("name"), str) and isinstance(arguments, dict)
+
+
+def _read(text: str) -> Any:
+    """What a text of JSON has; None for another text."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _from_ultrachat(row: Mapping[str, Any]) -> Conversation:
@@ -171,7 +185,14 @@ def _from_turns(row: Mapping[str, Any]) -> Conversation:
 
 def _from_alpaca(row: Mapping[str, Any]) -> Conversation:
     asked = "\n\n".join(filter(None, (row["instruction"], row.get("input"))))
-    pairs = [*(row.get("history") or ()), (asked, row["output"])]
+    history = row.get("history") or []
+    if not isinstance(history, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 for pair in history
+    ):
+        raise ForetokenError(
+            f'"history" is {shown(history)}; it must be a list of pairs, question and answer.'
+        )
+    pairs = [*history, (asked, row["output"])]
     return _of_messages(
         [turn for said, answer in pairs for turn in (_said(USER, said), _said(ASSISTANT, answer))]
     )

@@ -178,7 +178,7 @@ def test_a_repository_of_gguf_files_wants_one_named(
 ) -> None:
     """Of which nothing was fetched but what lies beside them."""
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: str(tmp_path))
-    with pytest.raises(ForetokenError, match=r"no config\.json; give .* GGUF file by gguf_file\.$"):
+    with pytest.raises(ForetokenError, match=r"give .* a GGUF file, as org/name/model\.gguf\.$"):
         load_model("org/name", device="cpu")
 
 

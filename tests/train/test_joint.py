@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GPT2Config
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.models.load import load_model
@@ -72,6 +73,15 @@ def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     params = SamplingParams(temperature=0, max_tokens=16)
     [output] = LLM(out / "target", speculative_config=config).generate("the sea", params)
     assert output.token_ids == LLM(out / "target").generate("the sea", params)[0].token_ids
+
+
+def test_a_target_that_does_not_run_natively(tmp_path: Path) -> None:
+    """Is refused before anything is written, which may take hours."""
+    GPT2Config(n_embd=32, n_head=2, n_layer=2).save_pretrained(tmp_path / "gpt2")
+    recipe = read_recipe("medusa2", {**SMALL, "shape": {"num_heads": 1}, "steps": 1})
+    with pytest.raises(ForetokenError, match="can't be trained as a drafter"):
+        make(METHOD, str(tmp_path / "gpt2"), PROMPTS, recipe, tmp_path / "out", show=False)
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("part", ["target", "heads"])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import gguf_files
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.testing import logits_after
@@ -94,6 +95,14 @@ def test_texts_end_where_they_did(
     found = load_model(tmp_path / "own").eos_ids
     assert found == load_model(began).eos_ids
     assert ends is None or found == frozenset([ends] if isinstance(ends, int) else ends)
+
+
+def test_texts_of_a_gguf_file_end_where_they_did(tmp_path: Path) -> None:
+    """Its metadata name ends of texts and of turns, of which transformers reads one."""
+    began = gguf_files.written(tmp_path / "a.gguf")
+    TrainedLM(Facts(0, gguf_files.VOCAB, 0), model=str(began)).save(tmp_path / "own", {})
+    found = load_model(tmp_path / "own").eos_ids
+    assert found == load_model(began).eos_ids == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
 
 
 def test_what_is_refused(checkpoints: tuple[Path, Path]) -> None:

@@ -143,7 +143,7 @@ def test_a_file_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert fetch("org/name", names[1]) == tmp_path / "hub" / "org" / "name" / names[1]
     assert hub.asked == names
     del hub.files[names[0]]
-    with pytest.raises(ForetokenError, match=f"org/name has no {names[0]}"):
+    with pytest.raises(ForetokenError, match=f"org/name has no {names[0]}, one of a model's 2"):
         fetch("org/name", names[1])
     with pytest.raises(ForetokenError, match="is part 2 of 2 of a model; give the first"):
         fetch(f"org/name/{names[0]}")
@@ -154,7 +154,9 @@ def test_a_repository_of_gguf_files(
     beside: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is no checkpoint by itself, whatever lies beside them: one has to be named."""
-    hub = Hub(tmp_path / "hub", {"a-Q4_0.gguf": b"y", "b.gguf": b"y", **beside}).use(monkeypatch)
+    others = ("a-00002-of-00002.gguf", "a-mmproj.gguf")  # which are no models by themselves
+    names = [*others, "a-Q4_0.gguf", "b.gguf"]
+    hub = Hub(tmp_path / "hub", {**dict.fromkeys(names, b"y"), **beside}).use(monkeypatch)
     with pytest.raises(ForetokenError, match=r"no checkpoint; name a GGUF .*'a-Q4_0\.gguf'\.$"):
         fetch("org/name")
     assert not hub.asked
@@ -167,6 +169,10 @@ def test_pickled_weights_where_there_are_no_others(
     hub = Hub(tmp_path / "hub", files).use(monkeypatch)
     fetch("org/name")
     assert hub.asked == ["config.json", "pytorch_model.bin"]
+    heads = Hub(tmp_path / "other", {"config.json": b"{}", "medusa_lm_head.pt": b"x"})
+    heads.use(monkeypatch)
+    fetch("org/heads")
+    assert heads.asked == ["config.json", "medusa_lm_head.pt"]
 
 
 @pytest.mark.parametrize("name", ["smollm", "a/b/c", ""])

@@ -184,7 +184,8 @@ def _files(folder: Path) -> list[Path]:
     if not (files := sorted(folder.glob("*.safetensors"))):
         raise ForetokenError(
             f"{folder} holds no *.safetensors weights; save the model with "
-            "save_pretrained(..., safe_serialization=True)."
+            "save_pretrained(..., safe_serialization=True), or give a GGUF file of its repository, "
+            "as org/name/model.gguf."
         )
     if len(files) > 1:
         raise ForetokenError(

@@ -214,7 +214,7 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
     file = folder / "config.json"
     if not file.is_file():
         found = sorted(folder.glob(f"*{gguf.SUFFIX}"))
-        one = "a Hugging Face checkpoint folder, or name a repository's GGUF file by gguf_file"
+        one = "a Hugging Face checkpoint folder, or a GGUF file, as org/name/model.gguf"
         one = f"the GGUF file in it, {shown(found[0].name)}" if found else one
         raise ForetokenError(f"{folder} has no config.json; give {one}.")
     _check_model(file)

@@ -38,7 +38,7 @@ from foretoken.trainable.adapted_lm import AdaptedLM
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, kl_div
-from foretoken.trainable.small_lm import TrainedLM
+from foretoken.trainable.small_lm import TrainedLM, native_config
 from foretoken.trees.plan import PAPER
 
 METHOD = "medusa2"
@@ -162,6 +162,7 @@ class JointTraining:
                 "Only small models learn after others; use method 'sps' with after."
             )
         JointModule.check_objective(job.recipe.goal)
+        native_config(job.target)  # before hours of answers
 
     def new_module(self) -> Trained:
         job = self._setting.job

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +189,11 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     stored = None
     if job.states is not None:
         learned, recipe = records(0), job.recipe
-        first = Batches.of(learned, recipe, job.seed).batch(0)
+
+        def before() -> None:
+            rows = Batches.of(learned, recipe, job.seed).batch(0)
+            check_states_suffice(module, frozen, rows, recipe.goal)
+
         stored = stored_states(
             frozen,
             joined(learned),
@@ -198,7 +201,7 @@ def run(setting: Setting, subject: Subject) -> Outcome:
             job.states,
             weights=job.weights,
             show=job.show,
-            before=partial(check_states_suffice, module, frozen, first, recipe.goal),
+            before=before,
         )
     progress = train(
         module, frozen, records, setting.held_out, acceptance, job, subject.extra, stored

@@ -141,15 +141,22 @@ class TrainedLM(Trained):
 
 def _loaded(model: str) -> Any:
     """A checkpoint's model in float32; without its weights where modules are made without memory.
-    Raises `ForetokenError` for a family that the native model doesn't serve: what is trained has to
-    be what is served."""
+    Raises `ForetokenError` as `native_config`."""
     from transformers import AutoModelForCausalLM
 
     from foretoken.models.hf import adapter
 
-    folder = find(model)
+    config = native_config(model)
+    if torch.get_default_device().type == "meta":
+        return AutoModelForCausalLM.from_config(config)
+    return adapter.load(find(model), torch.float32, torch.device("cpu"), False).model
+
+
+def native_config(model: str) -> Any:
+    """The configuration of a checkpoint that can be trained. Raises `ForetokenError` for a family
+    that the native model doesn't serve: what is trained has to be what is served."""
     try:
-        config = read_config(folder)
+        config = read_config(find(model))
         reason = unsupported(config)
     except ForetokenError as error:
         if "trust_remote_code" not in str(error):
@@ -160,9 +167,7 @@ def _loaded(model: str) -> Any:
             f"{model} can't be trained as a drafter: {reason}; begin with another, or give the "
             "numbers of a new one."
         )
-    if torch.get_default_device().type == "meta":
-        return AutoModelForCausalLM.from_config(config)
-    return adapter.load(folder, torch.float32, torch.device("cpu"), False).model
+    return config
 
 
 def _new(facts: Facts, numbers: Mapping[str, Any]) -> Any:

@@ -25,7 +25,8 @@ from foretoken.progress import track
 
 _log = logging.getLogger(__name__)
 _BLOCK = 2**24  # bytes that are read at a time
-_WEIGHTS = ("*.safetensors",)
+_WEIGHTS, _OLD = ("*.safetensors",), (PICKLED, "*lm_head.pt")
+"""Patterns of weights, and of those that are fetched where there are no others."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +101,15 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     parts = () if gguf_file is None else tuple(gguf.part_names(gguf_file))
     info = HfApi().model_info(repository, files_metadata=True)
     files = info.siblings or ()
-    old = () if any(_is(s, _WEIGHTS) for s in files) else (PICKLED,)
+    old = () if any(_is(s, _WEIGHTS) for s in files) else _OLD
     wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else (parts, ())
     found = [s for s in files if _is(s, wanted) and not _is(s, again)]
     lacking = next((part for part in parts if not any(_is(s, (part,)) for s in found)), None)
-    if lacking or not any(_is(s, (*_WEIGHTS, PICKLED, *parts)) for s in found):
+    if lacking is not None and lacking != gguf_file:
+        raise ForetokenError(
+            f"{repository} has no {lacking}, one of a model's {len(parts)} parts; give another one."
+        )
+    if lacking or not any(_is(s, (*_WEIGHTS, *_OLD, *parts)) for s in found):
         raise _nothing(repository, lacking or "checkpoint", files)
     for sibling in sorted(found, key=lambda one: one.rfilename == gguf_file):  # that one last
         path = Path(hf_hub_download(repository, sibling.rfilename, revision=info.sha))
@@ -120,7 +125,8 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
 
 def _nothing(repository: str, what: str, files: Sequence[Any]) -> ForetokenError:
     """That a repository lacks it. One of GGUF files may have a config.json beside them."""
-    lying = [s.rfilename for s in files if gguf.is_named(s.rfilename)]
+    names = (s.rfilename for s in files if gguf.is_named(s.rfilename))
+    lying = [name for name in names if gguf.part_number(name) <= 1 and "mmproj" not in name]
     instead = f"name a GGUF file of it, as {shown(lying[0])}" if lying else "look at its files"
     return ForetokenError(f"{repository} has no {what}; {instead}.")
 

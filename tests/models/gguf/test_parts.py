@@ -130,15 +130,21 @@ def test_a_part_that_changes_is_another_model(whole: Path, tmp_path: Path) -> No
 def test_all_parts_come_from_the_hub(
     whole: Path, first: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    """Of one commit, whatever the repository becomes meanwhile."""
+    asked: list[tuple[str, str | None]] = []
+    place = whole.parent / "snapshots" / "abc" / "x"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(first.parent)
 
-    def download(repository: str, file: str) -> str:
-        asked.append(file)
-        return str(whole.parent / file.removeprefix("x/"))
+    def download(repository: str, file: str, revision: str | None = None) -> str:
+        asked.append((file, revision))
+        return str(place / file.removeprefix("x/"))
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    assert find(f"org/name/x/{first.name}") == first
-    assert asked == [f"x/a-0000{number}-of-00003.gguf" for number in (1, 2, 3)]
+    assert find(f"org/name/x/{first.name}") == place / first.name
+    assert asked == [
+        (f"x/a-0000{number}-of-00003.gguf", None if number == 1 else "abc") for number in (1, 2, 3)
+    ]
     with pytest.raises(ForetokenError, match=r"x/a-00002-of-00003\.gguf is part 2 of 3"):
         find("org/name/x/a-00002-of-00003.gguf")
     assert len(asked) == 3

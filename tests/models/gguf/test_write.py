@@ -98,6 +98,8 @@ def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         gguf.write_file(source, path, "Q8_0")
     with pytest.raises(ForetokenError, match="must be a new file whose name"):
         gguf.write_file(source, tmp_path / "folder", "Q8_0")
+    with pytest.raises(ForetokenError, match="is the name of a part of a model; give another"):
+        gguf.write_file(source, tmp_path / "b-00002-of-00003.gguf", "Q8_0")
     with pytest.raises(ForetokenError, match=r"'Q3_K'.*Q4_K"):
         gguf.write_file(source, tmp_path / "b.gguf", "Q3_K")
     foreign = gguf_files.written(tmp_path / "c.gguf", also={"general.architecture": "mamba"})

@@ -275,6 +275,11 @@ def test_layers_that_differ_in_what_they_see(target: Path, small: Pair, tmp_path
     with pytest.raises(ForetokenError, match="one by one, which is written for no program"):
         exported(tmp_path / "own", "vllm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    alike = BlockModule(Facts.of(small.target), **BLOCK, window=[8, 8], causal=[False, False])
+    alike.save(tmp_path / "alike", {"target_name": str(target)})
+    exported(tmp_path / "alike", "vllm", tmp_path / "out")
+    written = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert written["sliding_window"] == 8 and written["is_causal"] is False
 
 
 @pytest.mark.parametrize("to", ["vllm", "sglang"])

@@ -19,6 +19,7 @@ from foretoken.models.gguf.from_folder import FolderSource
 from foretoken.models.gguf.names import FAMILIES
 from foretoken.models.gguf.parts import SUFFIX, model_name
 from foretoken.models.gguf.parts import names as part_names
+from foretoken.models.gguf.parts import number as part_number
 from foretoken.models.gguf.reader import GGUFFile, check_installed, opened
 from foretoken.models.gguf.write import FORMATS, FileSource
 from foretoken.models.gguf.write import write as write_file
@@ -44,6 +45,7 @@ __all__ = [
     "numbers_in",
     "opened",
     "part_names",
+    "part_number",
     "tokenizer_of",
     "weights_of",
     "write_file",
@@ -67,8 +69,13 @@ def download(source: str) -> Path:
 
     check_installed(Path(source))
     organisation, name, file = source.split("/", 2)
-    first, *_ = [hf_hub_download(f"{organisation}/{name}", part) for part in part_names(file)]
-    return Path(first)
+    first, *others = part_names(file)
+    path = Path(hf_hub_download(f"{organisation}/{name}", first))
+    snapshot = path.parents[first.count("/")]
+    commit = snapshot.name if snapshot.parent.name == "snapshots" else None
+    for part in others:  # of the first one's commit, whatever the repository has become meanwhile
+        hf_hub_download(f"{organisation}/{name}", part, revision=commit)
+    return path
 
 
 def files_of(path: Path) -> list[Path]:

@@ -38,6 +38,11 @@ def model_name(place: str | Path) -> str:
     return model if number else name.removesuffix(SUFFIX)
 
 
+def number(file: str) -> int:
+    """Which part of a model a file is by its name, from 1 on; 0 for what isn't named as a part."""
+    return _read(file)[1]
+
+
 def _read(file: str) -> tuple[str, int, int]:
     """The model, which part of it, from 1 on, and of how many; 0 for what isn't named as a part."""
     match = _PART.fullmatch(file)

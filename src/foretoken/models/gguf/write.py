@@ -20,7 +20,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, unknown
 from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import FAMILIES
-from foretoken.models.gguf.parts import SUFFIX
+from foretoken.models.gguf.parts import SUFFIX, number
 from foretoken.models.gguf.reader import GGUFFile, Strings, check_installed
 from foretoken.models.native.backends import quantise
 from foretoken.models.native.backends.blocks import VALUES
@@ -61,6 +61,8 @@ def write(source: Source, out: Path, kind: str) -> dict[str, str]:
         raise unknown("format", kind, FORMATS)
     if not str(out).endswith(SUFFIX) or out.exists():
         raise ForetokenError(f"{out} must be a new file whose name ends in {SUFFIX}.")
+    if number(out.name):
+        raise ForetokenError(f"{out} is the name of a part of a model; give another one.")
     kinds = {name: _kind_of(shape, kind) for name, shape in source.shapes.items()}
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(out.name + ".unfinished")

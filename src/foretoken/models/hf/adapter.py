@@ -91,6 +91,8 @@ def load(
             "causal language model and fetch it again if a file is missing or truncated."
         ) from error
     check_report(folder, config, report)
+    if gguf.is_named(folder) and (ends := sorted(gguf.ends_of(folder))):
+        model.generation_config.eos_token_id = ends  # transformers reads one of them
     return HFModel(model.to(device).eval())
 
 

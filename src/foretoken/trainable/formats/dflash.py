@@ -18,6 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
+from foretoken.errors import shown
 from foretoken.trainable.formats.published import (
     MASK,
     MASK_FILE,
@@ -112,7 +113,11 @@ def _read(
 def _window(source: Source, layer: Config, method: Config) -> dict[str, Any]:
     """How many tokens the layers see, and whether a block's tokens see those before them alone, as
     the module's shape has them. method: the settings beside the layer's."""
-    sliding = [kind == "sliding_attention" for kind in layer.get("layer_types") or [""]]
+    kinds = layer.get("layer_types") or ["full_attention"]
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise source.refusal(f"one of its layers is of the kind {shown(kind)}")
+    sliding = [kind == "sliding_attention" for kind in kinds]
     given = next((g for g in (layer.get("is_causal"), method.get("causal")) if g is not None), None)
     found = {"causal": _of_all(sliding if given is None else [bool(given)])}
     windowed = sliding if any(sliding) or not method.get("use_swa") else [True]
