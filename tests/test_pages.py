@@ -271,7 +271,8 @@ def test_the_table_of_real_models() -> None:
         cell("grid", 0.0, [plain, ours("pld", 9.0)], batch_size=4),
         cell("grid", 0.0, [plain, ours("pld", 9.0)], memory="warm"),
     ]
-    intro, title, table, other, _ = real(screens)
+    size = cell("precision", 0.0, [plain, drafts], target="qwen2.5-coder-0.5b")  # stands elsewhere
+    intro, title, table, other, _ = real([*screens, size])
     assert intro.startswith("One sequence at a time; in brackets 95 % intervals.")
     where = "2 cores of AMD EPYC, 2026-11-23"
     assert title == f"**SmolLM2-135M-Instruct, Q4_1** (24 prompts, 64 tokens at most; {where})"

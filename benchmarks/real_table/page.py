@@ -17,9 +17,12 @@ FASTEST = 5
 """How many of our methods the README shows for a target."""
 ALIKE = 0.1
 """By how much our plain decoding's speed may differ between cells of the same conditions."""
+_STAGES = ("grid", "screen")
+"""Where a target's methods stand beside each other, the latest first."""
 TITLES = {
     "qwen2.5-coder-1.5b": "Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B, Q4_K, which "
     "foretoken runs in blocks of 4 bits",
+    "qwen2.5-coder-0.5b": "Qwen2.5-Coder-0.5B-Instruct, Q4_K",
     "smollm2-135m": "SmolLM2-135M-Instruct, Q4_1",
 }
 
@@ -39,7 +42,8 @@ def best(record: Record) -> str:
         f"calls the target's reading too. {_whose(cells)} "
         "([record](benchmarks/results/real.json))."
     )
-    targets = dict.fromkeys(cell["target"] for cell in cells)
+    shown = (cell["target"] for cell in cells if cell["stage"] in _STAGES)
+    targets = dict.fromkeys(shown)
     return "\n\n".join([intro, *(_best(cells, target) for target in targets)])
 
 
@@ -179,7 +183,7 @@ def _alone(cells: Sequence[Record], target: str, temperature: float) -> list[Rec
     found = [cell for cell in cells if all(cell[key] == value for key, value in asked.items())]
     found = [cell for cell in found if cell["complete"] or cell["rounds"] > 1] or found
     stages = [cell["stage"] for cell in found if cell["temperature"] == 0]
-    stage = next((name for name in ("grid", "screen") if name in stages), "")
+    stage = next((name for name in _STAGES if name in stages), "")
     return [c for c in found if c["stage"] == stage and c["temperature"] == temperature]
 
 
