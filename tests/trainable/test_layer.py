@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
-from foretoken.trainable.layer import LayerShape, heads_for, rotary_angles, rotate
+from foretoken.trainable.layer import (
+    LayerShape,
+    heads_for,
+    of_all,
+    of_each,
+    rotary_angles,
+    rotate,
+)
 
 
 def test_the_usual_shape() -> None:
@@ -15,6 +23,13 @@ def test_the_usual_shape() -> None:
     given = LayerShape.for_width(288, 1, heads=4, kv_heads=2, head_width=64, norm_eps=1e-5)
     assert (given.heads, given.kv_heads, given.head_dim, given.norm_eps) == (4, 2, 64, 1e-5)
     assert [heads_for(width) for width in (8, 32, 288, 4096)] == [1, 1, 6, 64]
+
+
+def test_numbers_of_layers_that_may_differ() -> None:
+    assert of_each(3, 2) == of_each([3, 3], 2) == of_each((3, 3), 2) == [3, 3]
+    assert of_all([3, 3]) == 3 and of_all([3, None]) == [3, None]
+    with pytest.raises(ValueError, match="there are 2 layers, and numbers for 3"):
+        of_each([3, 3, 3], 2)
 
 
 def test_rotations_depend_on_distance_alone() -> None:

@@ -222,10 +222,10 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
 
 def _check_remote(settings: BenchOptions, running: ModelOptions) -> None:
     """Refuse options that only a server's owner can set."""
-    if settings.base_url is None:
-        raise ForetokenError("--engine openai needs the server's address; give --base-url.")
     from foretoken.bench.plan import Plan
 
+    if settings.base_url is None:
+        raise ForetokenError("--engine openai needs the server's address; give --base-url.")
     fixed = [*_changed(settings, _OURS), *_changed(running, _RUNNING)]
     if running.max_model_len not in (None, Plan.max_model_len):
         fixed.append("--max-model-len")

@@ -35,7 +35,14 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
 from foretoken.trainable.feature_layer import FeatureLayer
 from foretoken.trainable.head_losses import chances_at_roots, predictions_loss, ranks_at_roots
-from foretoken.trainable.layer import Attend, LayerShape, attend_cached, rotary_angles
+from foretoken.trainable.layer import (
+    Attend,
+    LayerShape,
+    attend_cached,
+    of_all,
+    of_each,
+    rotary_angles,
+)
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.reduced_objective import ReducedObjective
@@ -86,7 +93,7 @@ class BlockModule(Trained):
         **layer: Any,
     ) -> None:
         width, ids = facts.hidden_size, list(target_layer_ids or default_layers(facts.layers))
-        windows, causals = _each(window, num_layers), _each(causal, num_layers)
+        windows, causals = of_each(window, num_layers), of_each(causal, num_layers)
         _check(facts, block_size, ids, mask_token_id, windows)
         decoder = LayerShape.for_width(
             width, 1, heads, kv_heads, intermediate, **{"qk_norm": True, **layer}
@@ -101,8 +108,8 @@ class BlockModule(Trained):
             kv_heads=decoder.kv_heads,
             intermediate=decoder.intermediate,
             anchors=anchors,
-            window=window,
-            causal=causal,
+            window=of_all(windows),
+            causal=of_all(causals),
             draft_vocab_size=draft_vocab_size,
             **layer,
         )
@@ -249,14 +256,6 @@ def _check(facts: Facts, size: int, ids: Seq[int], mask: int | None, windows: Se
         raise ValueError(f"window is {narrow[0]}, and a block of {size} must fit in")
     if mask is not None and (type(mask) is not int or not 0 <= mask < facts.vocab_size):
         raise ValueError(f"mask_token_id is {mask!r}, and tokens are 0 to {facts.vocab_size - 1}")
-
-
-def _each(given: Any, layers: int) -> list[Any]:
-    """What is given for each layer, or for all of them."""
-    each = list(given) if isinstance(given, (list, tuple)) else [given] * layers
-    if len(each) != layers:
-        raise ValueError(f"there are {layers} layers, and numbers for {len(each)}")
-    return each
 
 
 def default_layers(layers: int) -> list[int]:

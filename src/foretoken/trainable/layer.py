@@ -67,6 +67,20 @@ def heads_for(width: int) -> int:
     return next((h for h in range(most, 0, -1) if width % (2 * h) == 0), 1)
 
 
+def of_each(given: Any, layers: int) -> list[Any]:
+    """What each layer has, where a list says so, or one value for all. Raises `ValueError` for a
+    list of another length."""
+    each = list(given) if isinstance(given, (list, tuple)) else [given] * layers
+    if len(each) != layers:
+        raise ValueError(f"there are {layers} layers, and numbers for {len(each)}")
+    return each
+
+
+def of_all(each: list[Any]) -> Any:
+    """What all layers have, or the list where they differ."""
+    return each[0] if len(set(each)) == 1 else each
+
+
 class Attention(nn.Module):
     """The four projections and the rotary embedding."""
 

@@ -28,6 +28,7 @@ from foretoken.trainable.formats.published import (
     loaded,
     vocabulary,
 )
+from foretoken.trainable.layer import of_all
 
 _VARIANTS = ("markov_rank", "use_confidence_head", "sample_from_anchor", "shift_label")
 """Settings of DFlash's variants, which are not served."""
@@ -119,19 +120,14 @@ def _window(source: Source, layer: Config, method: Config) -> dict[str, Any]:
             raise source.refusal(f"one of its layers is of the kind {shown(kind)}")
     sliding = [kind == "sliding_attention" for kind in kinds]
     given = next((g for g in (layer.get("is_causal"), method.get("causal")) if g is not None), None)
-    found = {"causal": _of_all(sliding if given is None else [bool(given)])}
+    found = {"causal": of_all(sliding if given is None else [bool(given)])}
     windowed = sliding if any(sliding) or not method.get("use_swa") else [True]
     if not any(windowed):
         return found
     window = method.get("swa_window_size") or layer.get("sliding_window")
     if not window:
         raise source.refusal("its layers have a window, and it doesn't say of how many tokens")
-    return {**found, "window": _of_all([window if each else None for each in windowed])}
-
-
-def _of_all(each: list[Any]) -> Any:
-    """What all layers have, or a list with what each has."""
-    return each[0] if len(set(each)) == 1 else each
+    return {**found, "window": of_all([window if each else None for each in windowed])}
 
 
 def _mask(source: Source, config: Config) -> Tensor | None:

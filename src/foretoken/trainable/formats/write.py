@@ -222,10 +222,6 @@ def _dflash2(
 def _window(shape: Mapping[str, Any], to: str) -> dict[str, Any]:
     """What a configuration says of a window, and of blocks that are causal."""
     window, causal = shape.get("window"), shape.get("causal") or False
-    window, causal = (
-        each[0] if isinstance(each, list) and len(set(each)) == 1 else each
-        for each in (window, causal)
-    )
     if isinstance(window, list) or isinstance(causal, list):
         raise ForetokenError(
             "This drafter's layers see more or less of the text one by one, which is written for "
