@@ -5,7 +5,7 @@
 2. Attention of 32 nodes of a tree over a long context: SDPA with a mask, and FlexAttention.
 3. The share of a step at batch 1 that is neither drafting nor the target's pass.
 4. Tokens per second of `sps`, `auto` and transformers' assisted generation, with the same pair.
-5. `auto` against plain decoding at batch sizes 1 to 64.
+5. `auto` against plain decoding at several batch sizes.
 
 Medians of interleaved repeats. Example:
 
@@ -43,8 +43,8 @@ class Bench:
         self.given, self.dtype = given, getattr(torch, given.dtype)
         self.target = inflated(given.model, given.shape, self.dtype)
         self.draft = inflated(given.draft_model, given.shape, self.dtype, like=given.model)
-        self.plain = self.llm(self.target, max(BATCHES))
-        texts = [prompt.turns[0] for prompt in bundled(max(BATCHES))]
+        self.plain = self.llm(self.target, max(given.batches))
+        texts = [prompt.turns[0] for prompt in bundled(max(given.batches))]
         self.prompts = [
             self.plain.chat_prompt([{"role": "user", "content": text}]) for text in texts
         ]
@@ -205,8 +205,9 @@ def assisted(bench: Bench) -> dict[str, float]:
 
 def sweep(bench: Bench) -> dict[int, float]:
     """Speedup over plain decoding of the last method, at each batch size."""
-    quick, results = bench.speculating(bench.given.methods[-1], max(BATCHES)), {}
-    for batch in BATCHES:
+    batches: list[int] = bench.given.batches
+    quick, results = bench.speculating(bench.given.methods[-1], max(batches)), {}
+    for batch in batches:
         prompts = bench.prompts[:batch]
         speeds = bench.medians(
             {
@@ -248,6 +249,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="default: cuda")
     parser.add_argument("--backends", nargs="+", default=["plain", "cuda_graphs"])
     parser.add_argument("--methods", nargs="+", default=["sps", "auto"])
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
     parser.add_argument("--tokens", type=int, default=128, help="written for each prompt")
     parser.add_argument("--repeats", type=int, default=5, help="at least 5 (default: 5)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")

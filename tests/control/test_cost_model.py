@@ -82,6 +82,16 @@ def test_costs_never_fall() -> None:
     assert (np.diff(costs.passes(1, 70)) >= 0).all()
 
 
+@pytest.mark.parametrize("tokens", [9, 200, 2048])
+def test_passes_far_beyond_a_curve_that_falls(tokens: int) -> None:
+    """As a GPU's does, where noise is larger than what a few tokens add."""
+    costs = CostModel({1: 2.1, 2: 2.0, 8: 1.7}, {}, per_cell=1e-6)
+    for _ in range(50):
+        costs.record_pass_time(tokens, 3.0, cells=1000)
+    assert min(costs.passes(1, 64)) > 1
+    assert costs.passes(1, 7)[7] == pytest.approx(3.0, rel=0.4)  # the machine's pace, or the size
+
+
 def test_fixed_costs_stay() -> None:
     """For whoever wants the same choice every time."""
     costs = model(fixed=True)

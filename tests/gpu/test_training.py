@@ -101,14 +101,15 @@ def test_each_recipe(recipe: str, checkpoints: tuple[Path, Path], tmp_path: Path
 
 
 @pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("recipe", ["medusa", "eagle3", "dflash2", "sps", "parallel_prompt"])
 def test_precisions(
-    precision: str, dtype: str, checkpoints: tuple[Path, Path], tmp_path: Path
+    recipe: str, precision: str, dtype: str, checkpoints: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Of the products, and of the target."""
     losses: list[float] = []
     trained(
-        "medusa",
+        recipe,
         checkpoints,
         tmp_path / "out",
         precision=precision,

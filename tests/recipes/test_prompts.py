@@ -24,3 +24,29 @@ def test_a_work_folder_that_is_not_there_yet(
     prompts.main()
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert rows == [{"task": task, "messages": turns} for task in ("math", "qa")]
+
+
+def test_passages_of_running_text() -> None:
+    """Whole sentences, no longer than is asked for; texts that are too short give none."""
+    import random
+
+    import prompts
+
+    text = " ".join(f"Sentence {i} is here." for i in range(300))
+    records = [
+        {"task": "lm", "text": text},
+        {"task": "lm_de", "text": text},
+        {"task": "lm", "text": "Short. Text."},
+    ]
+    for seed in range(20):
+        [row] = prompts.prompts(list(records), 5, ("passage",), seed, 2000)
+        [turn] = row["messages"]
+        text_of = turn["content"]
+        fits = [ask.split("{}") for ask in prompts.ASKS]
+        fits = [x for x in fits if text_of.startswith(x[0]) and text_of.endswith(x[1])]
+        before, after = max(fits, key=lambda ends: len("".join(ends)))
+        piece = text_of.removeprefix(before).removesuffix(after)
+        assert 450 <= len(piece) <= 2000
+        assert piece.startswith("Sentence") and piece.endswith("here.") and piece in text
+    assert prompts.passage(records[2], random.Random(0), 2000) is None
+    assert list(prompts.prompts(list(records), 5, prompts.TASKS, 0)) == []

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from foretoken.models.load import wrapped
+from foretoken.models.native.build import build_native
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, tiny_transformers
@@ -67,3 +68,21 @@ def test_long_texts_are_read_in_parts(
     assert len(seen[: seen.index(0)]) == 12 and max(seen[: seen.index(0)]) <= 2 * 80 * 7
     for one, other in zip(parts, whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_target_in_half_precision_keeps_its_own(pair: Pair) -> None:
+    """States and distributions of a float16 target are not rounded to the bfloat16 of a drafter's
+    products; gradients are, since float16 has no place for the smallest."""
+    lm = tiny_transformers(pair.target.vocab_size, dtype=torch.float32)
+    weights = lm.state_dict().__getitem__
+    half = build_native(lm.config, weights, torch.float16, torch.device("cpu"), "plain")
+    frozen_target, rows = FrozenTarget(half), packed(written(pair.target))
+    apart = frozen_target.lesson(rows, (-1,))
+    with torch.autocast("cpu", torch.bfloat16):
+        lesson = frozen_target.lesson(rows, (-1,))
+        states = lesson.hidden[-1]
+        logits = lesson.head(states)
+        learned = lesson.head(states.clone().requires_grad_())
+    assert torch.equal(states, apart.hidden[-1])
+    assert logits.dtype == torch.float16 and torch.equal(logits, apart.head(states))
+    assert learned.dtype == torch.bfloat16 and learned.requires_grad

@@ -40,7 +40,7 @@ def test_eagle3_keeps_to_its_vocabulary(small: Pair, records: Records) -> None:
             weight += share
             for i in range(2):
                 if share and token in known and int(lesson.positions[b, n]) >= 2 + i:
-                    mine = module.reduced_logits(outputs[b, n - 2 - i, i])
+                    mine = module.lm_head(module.normed(outputs[b, n - 2 - i, i]))
                     goal = frozen.head(lesson.hidden[-1][b, n - 1])[module.ids]
                     total += share * 0.5**i * float(DIVERGENCES["kl_div"](mine, goal).detach())
     assert total > 0

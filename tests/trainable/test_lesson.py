@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
-from foretoken.trainable.lesson import Estimate, estimate
+from foretoken.trainable.lesson import Estimate, Lesson, estimate, numbers_at_once
 
 
 def test_a_walk_by_hand() -> None:
@@ -21,3 +24,25 @@ def test_a_walk_by_hand() -> None:
     total.add(found)
     total.add(found)
     assert total.acceptance_length == pytest.approx(6 / 3.5)
+
+
+def test_a_gpu_computes_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a 64th of its memory holds, and never less than a CPU does."""
+    memory = SimpleNamespace(total_memory=2**30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: memory)
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert numbers_at_once(cpu, 7) == 7
+    assert numbers_at_once(gpu, 7) == 2**30 // 64 // 4 == 2**22
+    assert numbers_at_once(gpu, 2**23) == 2**23
+
+    def places(device: torch.device, few: int, logits: int) -> int:
+        lesson: Any = SimpleNamespace(
+            tokens=SimpleNamespace(device=device),
+            hidden={3: torch.zeros(2, 5, 4)},
+            head=lambda states: torch.zeros(*states.shape[:-1], 1024),
+        )
+        return Lesson.places_at_once(lesson, few, logits)
+
+    assert places(cpu, 128, 2) == 128
+    assert places(gpu, 128, 2) == 2**22 // 2 // 1024 == 2048
+    assert places(gpu, 128, 64) == 128

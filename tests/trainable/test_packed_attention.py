@@ -41,18 +41,21 @@ def by_masks(drafter: TrainedLM, lesson: Lesson) -> Tensor:
     return states
 
 
-@pytest.mark.parametrize("places", [3, 1024])
+@pytest.mark.parametrize("places", [3, 1024, None])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma2", "gemma3_text"])
 def test_states_are_those_of_masks(
     checkpoints: tuple[Path, Path],
     tmp_path: Path,
     family: str,
-    places: int,
+    places: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """And so are their gradients: with windows, the soft cap of scores and padding; the model's own
-    attention is what it was afterwards."""
-    monkeypatch.setattr(packed_attention, "_PLACES", places)
+    """And so are their gradients: with windows, the soft cap of scores and padding, some places at
+    a time or, as on a GPU, all by one mask; the model's own attention is what it was afterwards."""
+    if places is None:
+        monkeypatch.setattr(packed_attention, "numbers_at_once", lambda device, few: 2**20)
+    else:
+        monkeypatch.setattr(packed_attention, "_PLACES", places)
     lesson = random_lesson(checkpoints[0], 0.0)
     records = lesson.records.clone()
     records[1, 25:] = -1

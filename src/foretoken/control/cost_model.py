@@ -97,7 +97,7 @@ class CostModel:
         if self._fixed or ms <= 0:
             return
         at, share = self._near(tokens)
-        expected = self._ms[at - 1] * (1 - share) + self._ms[at] * share + self.per_cell * cells
+        expected = self._known(at, share) + self.per_cell * cells
         self._recent.append(math.log(ms / expected))
         surprise = self._surprise(ms, expected)
         for place, weight in ((at - 1, 1 - share), (at, min(1.0, share))):
@@ -123,6 +123,13 @@ class CostModel:
             return
         factor = math.exp(self._rate(name) * self._surprise(ms, expected))
         self.drafts[name] = DraftCost(cost.call * factor, cost.level * factor)
+
+    def _known(self, at: int, share: float) -> float:
+        """Milliseconds there, as `_near` has it. Beyond the last measured size a pass takes no
+        less, also where the one before happened to take longer."""
+        within = min(1.0, share)
+        between = self._ms[at - 1] * (1 - within) + self._ms[at] * within
+        return between + max(0.0, self._ms[at] - self._ms[at - 1]) * (share - within)
 
     def _near(self, tokens: int) -> tuple[int, float]:
         """(i, s): the size lies between the measured sizes i - 1 and i, at a share s of the way;

@@ -36,7 +36,6 @@ from foretoken.trainable.eagle3 import Eagle3Module
 from foretoken.trainable.feature_layer import FeatureModel, seeing
 from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_objective import ReducedObjective
 
 _FIRST = 2  # the entry of token t predicts token t + 2
 _MOST = 512  # places of a draft, for which the cache has room after the context
@@ -121,9 +120,9 @@ class PEagleModule(Eagle3Module):
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         entries = draw_places(lesson, self.shape["blocks"], _FIRST)
         states = self.places(lesson, entries, self.shape["depths"])
-        goal = ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
-        head = self.lm_head
-        return blocks_loss(lesson, entries, states, _FIRST, head, [head.weight], goal)
+        head, goal = self.lm_head or lesson.head, self.own_objective(objective)
+        weights = [*(self.lm_head.parameters() if self.lm_head else ())]
+        return blocks_loss(lesson, entries, states, _FIRST, head, weights, goal)
 
 
 class MaskedModel(AllAtOnce):
@@ -185,6 +184,6 @@ class PEagle(ChainDrafter):
             lambda entries: module.places(lesson, entries, most),
             _FIRST,
             most,
-            module.whole_logits,
+            lambda states: module.head_logits(states, lesson.head),
         ).roll(1, 1)
         return drawn_acceptance(chances, lesson.max_nodes)

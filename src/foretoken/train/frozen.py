@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,11 +16,11 @@ from foretoken.models.cache import KVCache
 from foretoken.models.feed import Feed
 from foretoken.models.model import CausalLM
 from foretoken.train.batches import Rows
-from foretoken.trainable.lesson import Append, KeysAndValues, Lesson
+from foretoken.trainable.lesson import Append, KeysAndValues, Lesson, numbers_at_once
 
 _PAIRS = 2**24
-"""Pairs of tokens that a pass has a mask for, beyond which a text is read in parts: its memory
-doesn't grow with the square of a text's length."""
+"""Pairs of tokens that a pass has a mask for on a CPU, beyond which a text is read in parts: its
+memory doesn't grow with the square of a text's length."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +34,8 @@ class _Text:
     def feeds(self) -> Iterator[Feed]:
         """The passes that read it, one after the other."""
         batch, length = self.tokens.shape
-        step = max(1, _PAIRS // (batch * length))
+        pairs = numbers_at_once(self.tokens.device, _PAIRS)
+        step = max(1, pairs // (batch * length))
         for first in range(0, length, step):
             now = slice(first, min(first + step, length))
             same = self.records[:, now, None] == self.records[:, None, : now.stop]
@@ -99,8 +102,10 @@ class FrozenTarget:
         return torch.float64 if self.model.dtype == torch.float64 else torch.float32
 
     def head(self, states: Tensor) -> Tensor:
-        """Logits of normed states of any dtype."""
-        return self.model.head(states.to(self.model.dtype))
+        """Logits of normed states of any dtype. Gradients pass in the products' own precision, as
+        the smallest would be 0 in float16."""
+        with nullcontext() if states.requires_grad else self._own_precision(states.device):
+            return self.model.head(states.to(self.model.dtype))
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Embeddings of ids."""
@@ -109,10 +114,16 @@ class FrozenTarget:
     def _read(self, text: _Text, layers: Seq[int]) -> dict[int, Tensor]:
         """[B, T, D] by layer; its keys and values are then in the cache."""
         cache = self._cache_of(*text.tokens.shape)
-        with torch.no_grad():
+        with torch.no_grad(), self._own_precision(text.tokens.device):
             self._last = text
             read = [self.model.forward(feed, cache, layers).hidden for feed in text.feeds()]
-        return {layer: torch.cat([part[layer] for part in read], 1) for layer in layers}
+            return {layer: torch.cat([part[layer] for part in read], 1) for layer in layers}
+
+    def _own_precision(self, device: torch.device) -> AbstractContextManager[Any]:
+        """A target in half precision runs in its own, which may be finer than that of the
+        drafter's products."""
+        half = self.model.dtype.itemsize == 2
+        return torch.autocast(device.type, enabled=False) if half else nullcontext()
 
     def _append(
         self, text: _Text, embeddings: Tensor, positions: Tensor, visible: Tensor

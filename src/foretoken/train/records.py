@@ -63,8 +63,12 @@ class Records:
 
     def take(self, which: Seq[int]) -> Records:
         """The records of these numbers, in that order."""
-        pairs = [(self.prompt(i), self.answer(i)) for i in which]
-        return Records.of(pairs, self.limit, int(np.iinfo(self.tokens.dtype).max))
+        numbers = np.asarray(which, dtype=np.int64)
+        first, end = self.starts[numbers], self.starts[numbers + 1]
+        starts = np.concatenate(([0], (end - first).cumsum()))
+        spans = [self.tokens[a:b] for a, b in zip(first, end, strict=True)]
+        tokens = np.concatenate(spans) if spans else self.tokens[:0]
+        return Records(tokens, starts, starts[:-1] + self.answers[numbers] - first, self.limit)
 
     def span(self, first: int, end: int) -> Records:
         """The records from one to before another, without a copy."""
@@ -89,8 +93,12 @@ class Records:
 
     def apart(self, held_out: Records) -> Records:
         """The records whose prompts are not among the held-out ones."""
-        prompts = {tuple(held_out.prompt(i)) for i in range(len(held_out))} - {()}
-        return self.take([i for i in range(len(self)) if tuple(self.prompt(i)) not in prompts])
+        known = {held_out._key(i) for i in range(len(held_out))} - {b""}
+        return self.take([i for i in range(len(self)) if self._key(i) not in known])
+
+    def _key(self, i: int) -> bytes:
+        """What tells a prompt from others."""
+        return self.tokens[self.starts[i] : self.answers[i]].astype(np.int64).tobytes()
 
     def split(self, count: int) -> tuple[Records, Records]:
         """The records to learn from, and `count` held-out ones, spread evenly."""

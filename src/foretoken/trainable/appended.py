@@ -82,7 +82,8 @@ def blocks_loss(
         target = None if target_states is None else lesson.head(target_states[at])
         return (objective(logits(part), target, goal[at]) * share[at]).sum()
 
-    return chunked(measure, [states[row, block]], parameters, _CHUNK)
+    at_once = lesson.places_at_once(_CHUNK, 2 * states.shape[2])
+    return chunked(measure, [states[row, block]], parameters, at_once)
 
 
 def block_ranks(

@@ -29,12 +29,12 @@ from foretoken.access import Access
 from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import block_feed, chain_feed
 from foretoken.models.native import attention
-from foretoken.models.reduced_vocabulary import choose, ids_of, offsets, spread
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.feature_layer import FeatureLayer
 from foretoken.trainable.head_losses import chances_at_roots, predictions_loss, ranks_at_roots
+from foretoken.trainable.headed import Headed, head_size
 from foretoken.trainable.layer import (
     Attend,
     LayerShape,
@@ -45,7 +45,6 @@ from foretoken.trainable.layer import (
 )
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_objective import ReducedObjective
 from foretoken.trainable.root_states import kept_slots
 
 _ROOTS = 64  # whose blocks run at once where all of a row's are needed
@@ -62,7 +61,7 @@ class BlockLayer(FeatureLayer):
         self.input_layernorm = nn.RMSNorm(shape.outer, eps=shape.norm_eps)
 
 
-class BlockModule(Trained):
+class BlockModule(Headed):
     """DFlash's weights. num_layers: of the drafter; block_size: the root and the places predicted
     after it; target_layer_ids: layers of the target that it reads, counted from 0; mask_token_id:
     None for a trained embedding; heads, kv_heads, intermediate and `layer` (as in `LayerShape`): of
@@ -73,8 +72,6 @@ class BlockModule(Trained):
 
     method: ClassVar[str] = "dflash"
     like_target = True
-    d2t: Tensor
-    t2d: Tensor
 
     def __init__(
         self,
@@ -110,7 +107,7 @@ class BlockModule(Trained):
             anchors=anchors,
             window=of_all(windows),
             causal=of_all(causals),
-            draft_vocab_size=draft_vocab_size,
+            draft_vocab_size=head_size(draft_vocab_size, facts.vocab_size),
             **layer,
         )
         self.layer_shape, self.block_size, self.places = decoder, block_size, block_size - 1
@@ -121,30 +118,7 @@ class BlockModule(Trained):
         self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
         if mask_token_id is None:
             self.mask_embedding = nn.Parameter(0.02 * torch.randn(width))
-        self.lm_head: nn.Linear | None = None
-        if draft_vocab_size is not None:
-            small = min(draft_vocab_size, facts.vocab_size)
-            self.lm_head = nn.Linear(width, small, bias=False)
-            for name, numbers in zip(("d2t", "t2d"), offsets(small, facts.vocab_size), strict=True):
-                self.register_buffer(name, numbers)
-
-    def set_token_counts(self, counts: Tensor) -> None:
-        """Choose the head's tokens: the most frequent ones of the training text."""
-        if self.lm_head is not None:
-            choose(self.d2t, self.t2d, counts)
-
-    def copy_from(self, target: VocabularyLayers) -> None:
-        if self.lm_head is not None:
-            own, width = self.lm_head.weight, self.facts.hidden_size
-            with torch.no_grad():
-                own.copy_(weight_of(target, width, own)[ids_of(self.d2t)])
-
-    def logits(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., D] -> logits [..., V], -inf for tokens that a head of its own lacks; head: the
-        target's."""
-        if self.lm_head is None:
-            return head(states)
-        return spread(self.lm_head(states), ids_of(self.d2t), self.facts.vocab_size)
+        self.make_head()
 
     @property
     def reads(self) -> tuple[int, ...]:
@@ -203,10 +177,8 @@ class BlockModule(Trained):
         return BlockModel(self, access)
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
-        if self.lm_head is not None:
-            ids = ids_of(self.d2t)
-            objective = ReducedObjective(**vars(objective), ids=ids, covered=self.t2d)
-        return predictions_loss(lesson, *self.predictions(lesson), objective, own=self.lm_head)
+        goal = self.own_objective(objective)
+        return predictions_loss(lesson, *self.predictions(lesson), goal, own=self.lm_head)
 
     def predictions(self, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The states [P, D] of blocks after roots drawn at random, and what each predicts: the row
@@ -237,7 +209,7 @@ class BlockModule(Trained):
     def scores(self, states: Tensor, before: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         """[..., V] what a place with such a state [..., D] is drawn by after tokens `before`
         [...]; head: the target's."""
-        return self.logits(states, head)
+        return self.head_logits(states, head)
 
     def ranks(self, lesson: Lesson) -> Tensor:
         """[B, T, N], as `ranks_at_roots` has it."""
@@ -386,7 +358,7 @@ class BlockModel:
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text; the block's others are kept for `next_logits`."""
         states = self.block_states(sequences)
-        self._logits, self._next = self._module.logits(states, self._access.head), 0
+        self._logits, self._next = self._module.head_logits(states, self._access.head), 0
         return self._read()
 
     def next_logits(self, sequences: Seq[Sequence], tokens: Tensor) -> Tensor:

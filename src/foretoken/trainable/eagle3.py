@@ -2,7 +2,8 @@
 
 Source: Li et al. 2025 (EAGLE-3), sections 3.1 and 3.2. `fc` joins the target's states after three
 layers to one feature; the attention reads it and the embedding of the token after it, both normed.
-The drafter's head predicts the most frequent tokens of the training text only. In training the
+The drafter's head predicts the most frequent tokens of the training text only, unless it has none
+of its own and predicts with the target's, as EAGLE's first two versions. In training the
 layer runs on its own outputs for `unroll` steps, as in drafting, and there is no loss on states.
 The paper has one layer; published checkpoints with more have Llama's after it, each of which reads
 the output of the one before, as vLLM's models/llama_eagle3.py runs them. Departures: the layers
@@ -21,14 +22,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from foretoken.models.reduced_vocabulary import choose, ids_of, offsets, spread
-from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, weight_of
+from foretoken.trainable.checkpoint import Facts, VocabularyLayers
 from foretoken.trainable.feature_layer import FeatureLayer, unroll
 from foretoken.trainable.head_losses import heads_loss
+from foretoken.trainable.headed import Headed, head_size
 from foretoken.trainable.layer import Attend, LayerShape
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.reduced_objective import ReducedObjective
 
 NORMS = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
 """Optional norms of published checkpoints: of the layer's residual; of the captured states,
@@ -54,17 +54,15 @@ class LaterLayer(FeatureLayer):
         self.input_layernorm = nn.RMSNorm(width, eps=decoder.norm_eps)
 
 
-class Eagle3Module(Trained):
+class Eagle3Module(Headed):
     """EAGLE-3's weights. num_layers: its decoder layers; heads, kv_heads, intermediate and `layer`
     (as in `LayerShape`): of each; capture: three of the target's layers, counted as `Wants.hidden`
-    counts them; draft_vocab_size: tokens that its head can predict; norms: those of `NORMS` that it
-    has; unroll: steps that training takes on the layers' own outputs."""
+    counts them; draft_vocab_size: tokens of a head of its own, None for the target's head; norms:
+    those of `NORMS` that it has; unroll: steps that training takes on the layers' own outputs."""
 
     method: ClassVar[str] = "eagle3"
     like_target = True
     by_reach = True
-    d2t: Tensor
-    t2d: Tensor
 
     def __init__(
         self,
@@ -73,13 +71,13 @@ class Eagle3Module(Trained):
         kv_heads: int | None = None,
         intermediate: int | None = None,
         capture: Seq[int] | None = None,
-        draft_vocab_size: int = 32_000,
+        draft_vocab_size: int | None = 32_000,
         unroll: int = 7,
         norms: Seq[str] = (),
         num_layers: int = 1,
         **layer: Any,
     ) -> None:
-        width, small = facts.hidden_size, min(draft_vocab_size, facts.vocab_size)
+        width = facts.hidden_size
         if num_layers < 1:
             raise ValueError(f"num_layers is {num_layers}, and it must be at least 1")
         like = {"heads": heads, "kv_heads": kv_heads, "intermediate": intermediate, **layer}
@@ -94,7 +92,7 @@ class Eagle3Module(Trained):
             kv_heads=decoder.kv_heads,
             intermediate=decoder.intermediate,
             capture=layers,
-            draft_vocab_size=small,
+            draft_vocab_size=head_size(draft_vocab_size, facts.vocab_size),
             unroll=unroll,
             norms=list(norms),
             num_layers=num_layers,
@@ -109,10 +107,7 @@ class Eagle3Module(Trained):
         later = (LaterLayer(width, **like) for _ in range(num_layers - 1))
         self.layers = nn.ModuleList([block, *later])
         self.norm = nn.RMSNorm(width, eps=decoder.norm_eps)
-        self.lm_head = nn.Linear(width, small, bias=False)
-        d2t, t2d = offsets(small, facts.vocab_size)
-        self.register_buffer("d2t", d2t)
-        self.register_buffer("t2d", t2d)
+        self.make_head()
 
     @property
     def hidden(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -124,19 +119,10 @@ class Eagle3Module(Trained):
         """How many layers it has."""
         return len(self.layers)
 
-    @property
-    def ids(self) -> Tensor:
-        """[R] the target's id of each token of the head."""
-        return ids_of(self.d2t)
-
-    def set_token_counts(self, counts: Tensor) -> None:
-        """Choose the head's tokens: the most frequent ones of the training text."""
-        choose(self.d2t, self.t2d, counts)
-
     def copy_from(self, target: VocabularyLayers) -> None:
+        super().copy_from(target)
         with torch.no_grad():
             width = self.facts.hidden_size
-            self.lm_head.weight.copy_(weight_of(target, width, self.lm_head.weight)[self.ids])
             self.fc.weight.zero_()[:, -width:].fill_diagonal_(1.0)  # the last captured layer
 
     def features(self, hidden: dict[int, Tensor]) -> Tensor:
@@ -173,18 +159,9 @@ class Eagle3Module(Trained):
         normed: Tensor = outputs if already else self.norm(outputs)
         return normed
 
-    def reduced_logits(self, outputs: Tensor) -> Tensor:
-        """[..., D] -> logits [..., R]."""
-        logits: Tensor = self.lm_head(self.normed(outputs))
-        return logits
-
-    def whole_logits(self, normed: Tensor) -> Tensor:
-        """Normed outputs [..., D] -> logits [..., V], -inf for tokens that the head lacks."""
-        return spread(self.lm_head(normed), self.ids, self.facts.vocab_size)
-
     def logits(self, outputs: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
-        """[..., D] -> logits [..., V], -inf for tokens that the head lacks."""
-        return self.whole_logits(self.normed(outputs))
+        """[..., D] -> logits [..., V], -inf for tokens that a head of its own lacks."""
+        return self.head_logits(self.normed(outputs), head)
 
     def outputs(self, lesson: Lesson, steps: int) -> Tensor:
         """[B, T, I, D], as `unroll` has it."""
@@ -194,8 +171,9 @@ class Eagle3Module(Trained):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self.normed(self.outputs(lesson, self.shape["unroll"]))
-        reduced = ReducedObjective(**vars(objective), ids=self.ids, covered=self.t2d)
-        return heads_loss(lesson, outputs, self.lm_head, [self.lm_head.weight], reduced)
+        head = self.lm_head or lesson.head
+        weights = [*(self.lm_head.parameters() if self.lm_head else ())]
+        return heads_loss(lesson, outputs, head, weights, self.own_objective(objective))
 
 
 def default_capture(layers: int) -> tuple[int, int, int]:

@@ -27,11 +27,11 @@ from foretoken.models.feed import Feed, chain_feed, frontier_feed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.layer import Attend, Attention, LayerShape, Mlp, attend_cached
-from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.lesson import Lesson, numbers_at_once
 from foretoken.trainable.root_states import kept_slots
 from foretoken.trees.grow import Frontier
 
-_SCORES = 2**24  # of attention at a time: 64 MiB in float32
+_SCORES = 2**24  # of attention at a time on a CPU: 64 MiB in float32
 _SPARE = 1024  # cache places after the context, at least: nodes of a draft that starts at its end
 _MOST_WAITING = 128  # features of a sequence, where other drafters draft
 
@@ -144,7 +144,8 @@ def _attend_unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], visible:
     """
     first, first_values = keys[0].transpose(1, 2), values[0].transpose(1, 2)
     rows, places, heads, _ = q.shape
-    step = max(1, _SCORES // (rows * heads * visible.shape[2]))
+    most = numbers_at_once(q.device, _SCORES)
+    step = max(1, most // (rows * heads * visible.shape[2]))
     if step >= places:
         return _attend_some(q, first, first_values, visible, *keys[1:], *values[1:])
     own = (q, visible, *keys[1:], *values[1:])

@@ -60,7 +60,8 @@ def heads_loss(
         loss = objective(logits(part), target, goal[at, None])
         return (loss * share[at]).sum()
 
-    return chunked(measure, [head_states], parameters, _CHUNK)
+    at_once = lesson.places_at_once(_CHUNK, 1 + len(heads))
+    return chunked(measure, [head_states], parameters, at_once)
 
 
 More = tuple[Callable[[slice, Tensor, Tensor], Tensor], Seq[Tensor]]
@@ -95,7 +96,7 @@ def predictions_loss(
             loss = loss + more[0](at, part, logits)
         return (loss * share[at]).sum()
 
-    return chunked(measure, [states], parameters)
+    return chunked(measure, [states], parameters, lesson.places_at_once(256, 2))
 
 
 @torch.no_grad()
@@ -103,9 +104,10 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
     """[B, T, H] the probability that head i of place t gives token t + 2 + i."""
     goal = torch.stack([lesson.tokens.roll(-2 - i, 1) for i in range(states.shape[2])], 2)
     flat, goals = states.flatten(0, 1), goal.flatten(0, 1)
+    chunk = lesson.places_at_once(_CHUNK, states.shape[2])
     parts = [
-        objective.probability(logits(flat[at : at + _CHUNK]), goals[at : at + _CHUNK])
-        for at in range(0, len(flat), _CHUNK)
+        objective.probability(logits(flat[at : at + chunk]), goals[at : at + chunk])
+        for at in range(0, len(flat), chunk)
     ]
     return torch.cat(parts).view(goal.shape)
 

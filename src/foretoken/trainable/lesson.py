@@ -27,6 +27,18 @@ KeysAndValues = Callable[[int], tuple[Tensor, Tensor]]
 """A layer of the target, from 0 -> its keys and values of the text, each [B, K, T, W]."""
 
 
+_SHARE = 64
+"""Of a GPU's memory, the part that one tensor of a training's intermediate numbers may take."""
+
+
+def numbers_at_once(device: torch.device, few: int) -> int:
+    """How many float32 numbers are computed at a time: `few` on a CPU, whose caches hold them; on a
+    GPU, where each launch costs time, at least as many as a share of its memory holds."""
+    if device.type != "cuda":
+        return few
+    return max(few, torch.cuda.get_device_properties(device).total_memory // (4 * _SHARE))
+
+
 @dataclass(frozen=True)
 class Lesson:
     """One batch, and what the frozen target computes of it.
@@ -58,6 +70,15 @@ class Lesson:
         """[B, T, T] bool: which tokens each token attends to."""
         same = self.records[:, :, None] == self.records[:, None, :]
         return same.tril()
+
+    def places_at_once(self, few: int, logits: int) -> int:
+        """For how many places logits exist at once, where each has so many distributions: `few`
+        unless a GPU has room for more."""
+        device = self.tokens.device
+        if device.type != "cuda":
+            return few
+        vocab = self.head(next(iter(self.hidden.values()))[:1, 0]).shape[-1]
+        return max(few, numbers_at_once(device, 0) // (logits * vocab))
 
     def places_to_draft(self, most: int) -> Tensor:
         """[B, S] the places t from which a drafter of `most` tokens has something to learn: one of

@@ -1,8 +1,9 @@
 """Attention of transformers' models along packed rows, each text by itself.
 
-Nothing exists for all pairs of a row's places: whole texts are left to torch's causal attention,
-and where there is a window, or a soft cap of the scores, a text's places attend some at a time. A
-mask over packed rows computes the same (see its test), in the square of a row's length.
+On a CPU nothing exists for all pairs of a row's places: whole texts are left to torch's causal
+attention, and where there is a window, or a soft cap of the scores, a text's places attend some at
+a time. A mask over packed rows computes the same, in the square of a row's length; a GPU uses it
+where it is small.
 
 Legend: B rows, T places of a row, P places of a text or of a part of it, S places that these see,
 H heads, K key/value heads, W head width.
@@ -11,9 +12,8 @@ H heads, K key/value heads, W head width.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Sequence as Seq
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+
+from foretoken.trainable.lesson import numbers_at_once
 
 _NAME = "foretoken_packed"
 _PLACES = 1024  # of a text that attend at a time, where they don't see all before them alike
@@ -34,9 +36,33 @@ def text_lengths(records: Tensor) -> list[list[int]]:
     return [[b - a for a, b in pairwise(row)] for row in edges]
 
 
+class Packed:
+    """Packed rows, as attention takes them; records: [B, T] whose each place is."""
+
+    def __init__(self, records: Tensor) -> None:
+        self._records = records
+        rows, length = records.shape
+        self.masked = rows * length**2 <= numbers_at_once(records.device, 0)
+        """Whether all texts of all rows attend in one launch, by a mask that takes little of a
+        GPU's memory; a CPU, and longer texts, have one for each text."""
+
+    @cached_property
+    def lengths(self) -> list[list[int]]:
+        return text_lengths(self._records)
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """[B, 1, T, T] which places each place sees."""
+        return (self._records[:, :, None] == self._records[:, None]).tril()[:, None]
+
+    def near(self, window: int | None) -> Tensor:
+        """The same within a window of so many places."""
+        return self.visible if window is None else self.visible.triu(1 - window)
+
+
 @contextmanager
 def attending(model: Any) -> Iterator[None]:
-    """Has a model of transformers attend so; its decoder is given `text_lengths`, and no mask."""
+    """Has a model of transformers attend so; its decoder is given `packed`, and no mask."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_NAME, _attend)
@@ -55,7 +81,7 @@ def _attend(
     value: Tensor,
     attention_mask: None,
     *,
-    text_lengths: Seq[Seq[int]],
+    packed: Packed,
     scaling: float | None = None,
     dropout: float = 0.0,
     sliding_window: int | None = None,
@@ -65,10 +91,16 @@ def _attend(
     """query [B, H, T, W], key and value [B, K, T, W] -> [B, T, H, W], as transformers calls it."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
+    if packed.masked and softcap is None:
+        seen = packed.near(sliding_window)
+        mixed = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, dropout_p=dropout, scale=scaling
+        )
+        return mixed.transpose(1, 2), None
     text = partial(_text, scale=scaling, dropout=dropout, window=sliding_window, cap=softcap)
     rows = []
-    for row, lengths in enumerate(text_lengths):
-        parts = zip(*(x[row].split(list(lengths), 1) for x in (query, key, value)), strict=True)
+    for row, lengths in enumerate(packed.lengths):
+        parts = zip(*(x[row].split(lengths, 1) for x in (query, key, value)), strict=True)
         rows.append(torch.cat([text(*part) for part in parts], 1))
     return torch.stack(rows).transpose(1, 2), None
 

@@ -24,7 +24,7 @@ from foretoken.models.native.transformer import unsupported
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked, drawn_chance
-from foretoken.trainable.packed_attention import attending, text_lengths
+from foretoken.trainable.packed_attention import Packed, attending
 
 _CHUNK = 256  # places whose logits exist at once
 
@@ -92,9 +92,8 @@ class TrainedLM(Trained):
             target = None if target_states is None else lesson.head(target_states[at])
             return (objective(self.head(part), target, goal[at]) * share[at]).sum()
 
-        return chunked(
-            measure, [before], list(self.lm.get_output_embeddings().parameters()), _CHUNK
-        )
+        parameters = list(self.lm.get_output_embeddings().parameters())
+        return chunked(measure, [before], parameters, lesson.places_at_once(_CHUNK, 2))
 
     def head(self, states: Tensor) -> Tensor:
         """Normed states [..., D] -> logits [..., V]."""
@@ -109,7 +108,7 @@ class TrainedLM(Trained):
                 input_ids=lesson.tokens,
                 position_ids=lesson.positions,
                 use_cache=False,
-                text_lengths=text_lengths(lesson.records),
+                packed=Packed(lesson.records),
             )
         states: Tensor = out.last_hidden_state
         return states

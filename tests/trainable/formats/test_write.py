@@ -180,7 +180,7 @@ def test_programs_compute_what_we_do(
     states = {i: torch.randn(1, 9, WIDTH, generator=random) for i in range(LAYERS + 1)}
     lesson = _lesson(tokens, states, target)
     with torch.no_grad():
-        ours = made_here.reduced_logits(made_here.outputs(lesson, 1))[0, :-1, 0]
+        ours = made_here.lm_head(made_here.normed(made_here.outputs(lesson, 1)))[0, :-1, 0]
         following = lesson.embed(tokens.roll(-1, 1))[0].float()
         theirs = consumers.logits(read, {i: x[0] for i, x in states.items()}, following)[:-1]
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-4)
@@ -341,7 +341,7 @@ def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_pat
     if module.method == "eagle3":
         steps, given = 3, {"input_ids": tokens.roll(-1, 1).contiguous()}
         with torch.no_grad():
-            ours = module.reduced_logits(module.outputs(lesson, steps))[0]  # [T, I, R]
+            ours = module.lm_head(module.normed(module.outputs(lesson, steps)))[0]  # [T, I, R]
         mine = [ours[: length - 1 - step, step] for step in range(steps)]
     else:
         root, steps = 5, 0

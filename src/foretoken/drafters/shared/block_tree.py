@@ -79,7 +79,7 @@ class BlockTree(BaseDrafter):
         states = self._lm.block_states(drafting)[:, : self._places]
         roots = torch.tensor([s.tokens[-1] for s in drafting], device=device)
         most = [budgets[row] for row in rows]
-        logits = self._module.logits(states, self._access.head)
+        logits = self._module.head_logits(states, self._access.head)
         trees = self.likeliest(self._module, states, roots, logits, most)
         tree = from_parents([t.tokens for t in trees], [t.parents for t in trees], device)
         return assemble([(rows, tree)], len(sequences), device)
@@ -100,7 +100,7 @@ class BlockTree(BaseDrafter):
             row, root = chunk.T
             some, roots = states[row, root - 1], lesson.tokens[row, root]
             most = lesson.max_nodes[row, root].tolist()
-            logits = module.logits(some, lesson.head)
+            logits = module.head_logits(some, lesson.head)
             trees = self.likeliest(module, some, roots, logits, most)
             for (b, t), tree in zip(chunk.tolist(), trees, strict=True):
                 accepted[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True

@@ -105,6 +105,11 @@ def _eagle3(
     config: Mapping[str, Any], tensors: dict[str, Tensor], target: Target, to: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     shape = config["shape"]
+    if shape["draft_vocab_size"] is None:
+        raise ForetokenError(
+            f"This drafter predicts with its target's head, and what is written for {to!r} has a "
+            "head of its own; train one with --set 'shape={draft_vocab_size: 32000}'."
+        )
     norms = shape.get("norms", ())
     layer = _layer(config, target, shape.get("num_layers", 1))
     fields = {
