@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import stored_models
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.cli.commands import app
 from foretoken.cli.prune import _prompts
@@ -41,6 +42,17 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     asked = ["prune", "./nowhere", "--data", "bundled", "--out", str(file / "out")]
     done = CliRunner().invoke(app, asked)
     assert done.exit_code == 1 and str(file / "out") in done.stderr
+
+
+def test_code_that_comes_with_a_model(tmp_path: Path) -> None:
+    """No such model is trained as a drafter, so none is cut; the line names no option that is
+    missing here."""
+    own = stored_models.with_code(tmp_path / "own")
+    asked = ["prune", str(own), "--data", "bundled", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, asked)
+    said = " ".join(done.stderr.split())
+    assert done.exit_code == 1 and "code that comes with it, and doesn't run natively" in said
+    assert "trust" not in said
 
 
 def test_prompts_that_the_template_refuses(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from transformers import (
     GPT2Config,
     LlamaConfig,
     OPTConfig,
+    PreTrainedConfig,
     T5Config,
 )
 
@@ -181,3 +182,12 @@ def test_the_rotary_of_the_layer_that_is_read() -> None:
     part = config(rope_parameters={"rope_theta": 1e4, "partial_rotary_factor": 0.5})
     with pytest.raises(ForetokenError, match="in a way that this drafter's queries can't be"):
         shape_for(CrossAttentionModule, part, {})
+
+
+def test_a_configuration_with_names_of_its_own() -> None:
+    """As code that comes with a target may have: the numbers of a layer are then the shape's."""
+    other = PreTrainedConfig(n_heads=4, d_model=64)
+    with pytest.raises(ForetokenError, match=r"no num_attention_heads, .* kv_heads, intermediate"):
+        with_layer_of(other, {"heads": 4})
+    named = {"heads": 4, "kv_heads": 2, "intermediate": 96, "unroll": 2}
+    assert with_layer_of(other, named) == named

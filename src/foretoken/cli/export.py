@@ -32,6 +32,10 @@ _Target = Annotated[
     str | None, typer.Option(help="Its target, if it isn't where it was when it was trained.")
 ]
 
+_TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with model or target.")
+]
+
 _EMBEDDINGS = tuple(
     f".{name}.weight" for name in ("embed_tokens", "wte", "embed_in", "word_embeddings")
 )
@@ -40,7 +44,12 @@ _DRAFTED = 5  # tokens of a model that drafts alone, in the line that is printed
 
 
 def export(
-    drafter: _Folder, to: _To, out: _Out, target: _Target = None, format: _Format = None
+    drafter: _Folder,
+    to: _To,
+    out: _Out,
+    target: _Target = None,
+    format: _Format = None,
+    trust_remote_code: _TrustRemoteCode = False,
 ) -> None:
     """Write a drafter in another program's format: eagle3, dflash, or a model that drafts alone.
 
@@ -60,7 +69,7 @@ def export(
             f"--to {to}."
         )
     if to == "gguf":
-        _to_gguf(drafter, out, format or "Q8_0")
+        _to_gguf(drafter, out, format or "Q8_0", trust_remote_code)
         return
     if format is not None:
         raise ForetokenError("--format is of a GGUF file's matrices; give --to gguf with it.")
@@ -78,13 +87,15 @@ def export(
         return
     if formats.recognise(folder) is not None:
         raise ForetokenError(f"{drafter} is in another program's format already.")
-    line = _write(folder, drafter, target, to, out)
+    line = _write(folder, drafter, target, to, out, trust_remote_code)
     output.write(f"{out} · for {to}")
     if line is not None:
         output.write(line)
 
 
-def _write(folder: Path, drafter: str, target: str | None, to: str, out: Path) -> str | None:
+def _write(
+    folder: Path, drafter: str, target: str | None, to: str, out: Path, trust_remote_code: bool
+) -> str | None:
     """Write the drafter in a folder, and give the line that serves it, where there is one."""
     from foretoken.models.load import read_config as read_model
     from foretoken.models.load import weights
@@ -95,19 +106,20 @@ def _write(folder: Path, drafter: str, target: str | None, to: str, out: Path) -
 
     if "foretoken_method" in _json(folder):
         config = read_config(folder)
-        made_for = _target(target or config.get("target_name"), config["target"], drafter)
+        named = target or config.get("target_name")
+        made_for = _target(named, config["target"], drafter, trust_remote_code)
         write.trained(config, loaded(folder / "model.safetensors"), made_for, to, out)
         shape = config["shape"]
         tokens = shape["unroll"] if "unroll" in shape else shape["block_size"] - 1
         return launch.command(to, config["foretoken_method"], out, made_for.name, tokens)
-    read_model(folder)
+    read_model(folder, trust_remote_code)
     weights(folder)  # a folder without them is no model
     write.model(folder, to, out)
-    named = their_name(target) if target else "TARGET"
-    return launch.command(to, None, out, named, _DRAFTED)
+    beside = their_name(target) if target else "TARGET"
+    return launch.command(to, None, out, beside, _DRAFTED)
 
 
-def _to_gguf(model: str, out: Path, kind: str) -> None:
+def _to_gguf(model: str, out: Path, kind: str, trust_remote_code: bool) -> None:
     from foretoken.models import gguf
     from foretoken.models.load import find, generation_ends, read_config, tokenizer_of
     from foretoken.models.model import eos_ids
@@ -116,9 +128,10 @@ def _to_gguf(model: str, out: Path, kind: str) -> None:
     if gguf.is_named(place):
         source: Any = gguf.FileSource(place)
     else:
-        config = read_config(place)
+        config = read_config(place, trust_remote_code)
         ends = generation_ends(place) or eos_ids(config)
-        source = gguf.FolderSource(place, config, tokenizer_of(None, place, False), ends)
+        tokenizer = tokenizer_of(None, place, trust_remote_code)
+        source = gguf.FolderSource(place, config, tokenizer, ends)
     kinds = gguf.write_file(source, out, kind)
     output.write(f"{out} · {kind}")
     others = Counter(of for of in kinds.values() if of not in (kind, "F32"))
@@ -126,7 +139,9 @@ def _to_gguf(model: str, out: Path, kind: str) -> None:
         output.write(f"{many} matrices in {of}, as {kind} doesn't divide their rows")
 
 
-def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
+def _target(
+    name: str | None, facts: Mapping[str, Any], drafter: str, trust_remote_code: bool
+) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
     from foretoken.models.load import find, read_config
     from foretoken.recommender.elsewhere import their_name
@@ -136,7 +151,7 @@ def _target(name: str | None, facts: Mapping[str, Any], drafter: str) -> Target:
     if not name:
         raise ForetokenError(f"{drafter} doesn't name its target; give --target.")
     folder = find(name)
-    config = read_config(folder)
+    config = read_config(folder, trust_remote_code)
     text = config.get_text_config()
     this = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     Facts(**facts).check(this, drafter)

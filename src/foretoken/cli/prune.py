@@ -55,10 +55,12 @@ def prune(
     from foretoken.models.load import find
     from foretoken.train import prune as pruning
     from foretoken.train.turns import fixed
+    from foretoken.trainable.small_lm import native_config
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
     check_writable(out / "config.json")
+    native_config(model)  # what is cut is to be trained
     read = [each for name in data for each in conversations(name)]
     read = [read[i * len(read) // _TEXTS] for i in range(_TEXTS)] if len(read) > _TEXTS else read
     llm = LLM(model)

@@ -43,6 +43,8 @@ def trainable(method: str) -> type[Any]:
 
 
 _HEADS = ("heads", "kv_heads", "head_width")
+_LAYER = ("heads", "kv_heads", "intermediate")
+"""What a shape names of a layer that isn't like the target's."""
 
 
 def config_of(target: str, trust_remote_code: bool = False) -> Any:
@@ -62,8 +64,18 @@ def config_of(target: str, trust_remote_code: bool = False) -> Any:
 def with_layer_of(config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
     """A shape whose layer is like the target's, where it doesn't say otherwise: grouped heads,
     feed-forward and the base of the rotary embedding. Of numbers of heads that it names in part,
-    none is taken."""
+    none is taken. Raises `ForetokenError` where the target's configuration doesn't say what such a
+    layer has, as code that comes with it may call that otherwise."""
     text = config.get_text_config()
+    named = ("num_attention_heads", "hidden_size")
+    missing = [name for name in named if not isinstance(getattr(text, name, None), int)]
+    if missing and all(name in shape for name in _LAYER):
+        return dict(shape)
+    if missing:
+        raise ForetokenError(
+            f"The target's configuration has no {missing[0]}, by which a layer like its own would "
+            f"be made; name {', '.join(_LAYER)} in the shape."
+        )
     rope = getattr(text, "rope_parameters", None) or {}
     theta = rope.get("full_attention", rope).get("rope_theta")  # of Gemma 3, one for each kind
     heads, inner = text.num_attention_heads, getattr(text, "intermediate_size", None)

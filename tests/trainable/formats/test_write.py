@@ -13,10 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoConfig, Gemma3Config, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    AutoConfig,
+    Gemma3Config,
+    GPT2Config,
+    GPT2LMHeadModel,
+    dynamic_module_utils,
+)
 from typer.testing import CliRunner
 
 import consumers
+import stored_models
 from foreign import BLOCK, LAYERS, LLAMA3, SELECTED, VOCAB, WIDTH, Foreign, drafts, eagle3, made
 from foretoken import ForetokenError
 from foretoken.cli.commands import app
@@ -398,3 +405,13 @@ def test_a_model_without_its_weights(target: Path, tmp_path: Path) -> None:
     with pytest.raises(ForetokenError, match=r"holds no .*safetensors"):
         exported(folder, "vllm", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_code_that_comes_with_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its configuration is read by it where it may run, and the code is written too."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    own, out = stored_models.with_code(tmp_path / "own"), tmp_path / "out"
+    with pytest.raises(ForetokenError, match="--trust-remote-code"):
+        exported(own, "vllm", out)
+    exported(own, "vllm", out, "--trust-remote-code")
+    assert (out / "own.py").read_text() == (own / "own.py").read_text()

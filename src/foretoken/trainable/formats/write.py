@@ -41,6 +41,7 @@ _COPIED = (
     "vocab.*",
     "merges.txt",
     "*.jinja",
+    "*.py",  # code that comes with it
 )
 
 
