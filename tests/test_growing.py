@@ -1,0 +1,38 @@
+"""benchmarks/growing.py: what it counts as growing, and that its record shows no pause."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+RECORD = BENCHMARKS / "results" / "growing.json"
+if not RECORD.is_file():
+    pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
+sys.path.insert(0, str(BENCHMARKS))
+import growing  # noqa: E402
+
+PAUSE = 5.0  # ms, less than anybody sees
+
+
+def test_steps_that_take_pages() -> None:
+    """By the faults of most texts; a text in which one place was slow moves nothing."""
+    plain, grows, slow = (3.0, 3.0, 0), (3.5, 3.0, 180), (9.0, 3.0, 2)
+    texts = [[plain, grows, plain], [slow, grows, plain], [plain, (3.7, 3.0, 200), plain]]
+    found = growing.summary(texts)
+    assert (found["tokens"], found["texts"], found["growing_steps"]) == (3, 3, 1)
+    assert found["pass_ms"] == 3.0
+    assert found["extra_ms_of_a_growing_step"] == found["largest_extra_ms"] == 0.5
+    assert found["largest_extra_ms_of_others"] == 0.0
+    assert found["extra_ms_a_token"] == pytest.approx(0.5 / 3)
+
+
+def test_no_pause_is_seen() -> None:
+    """What growing adds is a hundredth of the time, and no step of it is long."""
+    for model in json.loads(RECORD.read_text("utf-8"))["models"]:
+        assert model["growing_steps"] >= 40
+        assert model["extra_ms_a_token"] <= 0.01 * model["pass_ms"]
+        assert model["largest_extra_ms"] <= PAUSE
