@@ -61,15 +61,24 @@ def test_a_dry_run(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "part"),
+    [
+        ("--shard", "the optimiser, a part"),
+        ("--shard-target", "the target's layers, in 16 bits, a part"),
+    ],
+)
 def test_a_dry_run_of_several_processes(
     checkpoints: tuple[Path, Path],
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
+    option: str,
+    part: str,
 ) -> None:
     """As torchrun starts them: shared out, it is reckoned for so many, and said once."""
     command = ["train", "eagle", "--target", str(checkpoints[0]), "--data", "none.jsonl"]
-    command += ["--out", str(tmp_path / "out"), "--dry-run", "--shard"]
+    command += ["--out", str(tmp_path / "out"), "--dry-run", option]
     said = []
     for processes, rank in (("1", "0"), ("8", "0"), ("8", "5")):
         monkeypatch.setenv("WORLD_SIZE", processes)
@@ -79,7 +88,7 @@ def test_a_dry_run_of_several_processes(
         out, error = capsys.readouterr()
         said.append(out)
         assert bool(ended.value.code) == ("this is the only one" in error) == (processes == "1")
-    assert "the optimiser, a part" in said[1] and not said[0] and not said[2]
+    assert part in said[1] and not said[0] and not said[2]
 
 
 HEADS = "shape={num_heads: 1, num_layers: 1, own_lm_heads: false}"

@@ -19,11 +19,18 @@ def test_the_table() -> None:
     assert lines[3].endswith("| 0.400 | 0.100 |")
 
 
+def test_a_table_of_what_was_not_served() -> None:
+    """It has the estimate alone."""
+    lines = table(Estimate(30.0, 20.0, [9.0, 3.0]), None)
+    assert lines[-1] == "| estimated | 1.500 | 0.450 | 0.150 |" and len(lines) == 3
+
+
 def test_when_where_and_of_what() -> None:
     """A card says on what machine its numbers were measured, and whether loops are in them."""
     assert re.fullmatch(r"\*Noted in [A-Z]\w+ \d{4} on \d+ cores of .+\.\*", noted())
     assert loops(Recipe(distinct=0.0)) == "Answers that loop are in both."
     assert "left out" in loops(Recipe(distinct=0.8))
+    assert loops(Recipe(distinct=0.0), "it") == "Answers that loop are in it."
 
 
 def test_a_recipe_as_it_is_written() -> None:

@@ -124,6 +124,24 @@ def test_shared_out_over_processes(large: str) -> None:
     assert one.bytes - eight.bytes == pytest.approx(4 * own - (4 * own / 8 + 3 * own), abs=3)
 
 
+def test_a_target_shared_out_over_processes(large: str) -> None:
+    """Each has its part of the layers, the other weights whole, and two layers that a pass gathers;
+    the drafter is as it was."""
+    recipe = read_recipe("eagle3")
+    one = dry_run("eagle3", large, recipe)
+    eight = dry_run("eagle3", large, recipe, target_among=8)
+    rest = 2 * 151936 * 4096 + 4096
+    layers = one.target - rest
+    assert eight.target == one.target and eight.tensors == one.tensors
+    assert eight.parts["the target's layers, in 16 bits, a part"] == 2 * layers // 8
+    assert eight.parts["its embedding, last norm and head, whole"] == 2 * rest
+    assert eight.parts["layers of a pass, gathered"] == 2 * 2 * layers // 36
+    assert one.bytes - eight.bytes == 2 * layers - 2 * layers // 8 - 4 * layers // 36
+    assert eight.bytes == sum(eight.parts.values())
+    with pytest.raises(ForetokenError, match="medusa2 trains the target itself"):
+        dry_run("medusa2", large, read_recipe("medusa2"), target_among=8)
+
+
 def test_a_gguf_file(tmp_path: Path) -> None:
     """Its configuration is of no class of transformers."""
     model = gguf_files.model("llama")

@@ -31,7 +31,7 @@ faulthandler.dump_traceback_later({limit})  # where it waits, should it wait for
 sys.path.insert(0, {tests!r})
 import torch
 torch.set_num_threads(1)
-from pathlib import Path
+from pathlib import Path, PosixPath
 from foretoken.train import loop
 from train import test_processes
 left = torch.distributed.destroy_process_group
@@ -44,6 +44,7 @@ rank = int(os.environ["RANK"])
 clock = time.monotonic
 if {skewed!r} and rank == 1:  # its clock runs late, and in jumps
     loop.time.monotonic = lambda: clock() // 0.3 * 0.3 - 5
+{before}
 for out in {outs!r}:
     test_processes.train(Path({target!r}), Path({prompts!r}), Path(out), **{changes!r})
 """
@@ -56,13 +57,18 @@ def train(
     every: float = 60.0,
     shard: bool = False,
     method: str = "medusa",
+    shard_target: bool = False,
+    source: str = "target",
+    states: Path | None = None,
     **changes: Any,
 ) -> Any:
     shape = SMALL if method == "sps" else {}
     recipe = read_recipe(method, {**HEADS, **shape, **changes})
     asked = read_conversations(prompts)
-    given = {"every": every, "shard": shard, "show": False, "dtype": "float64", "device": "cpu"}
-    return make(method, str(target), asked, recipe, out, **given)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"every": every, "shard": shard, "shard_target": shard_target}
+    given |= {"source": source, "states": states, "show": False}
+    given |= {"dtype": "float64", "device": "cpu"}
+    return make(method, str(target), asked, recipe, out, **given)
 
 
 def train_on_two(
@@ -71,13 +77,15 @@ def train_on_two(
     out: Path,
     skewed: bool = False,
     again: Path | None = None,
+    before: str = "",
     **changes: Any,
 ) -> None:
     """By torchrun, which holds the port that they meet at and ends both where one fails. again:
-    the folder of a second training by the same processes."""
+    the folder of a second training by the same processes. before: lines that each runs first."""
     outs = [str(folder) for folder in (out, again) if folder is not None]
     names = {"tests": str(Path(__file__).parents[1]), "target": str(target), "limit": LIMIT - 30}
     about = {"prompts": str(prompts), "outs": outs, "skewed": skewed, "changes": changes}
+    about["before"] = before
     child, said = out.with_suffix(".py"), out.with_suffix(".log")
     child.write_text(CHILD.format(**names, **about))
     local = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")

@@ -94,6 +94,29 @@ def test_each_process_writes_its_share(
     assert waited[1:] == names(*range(6))
 
 
+def test_a_target_that_is_shared_out(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Is run by each process for every file that the first one misses, whoever writes it, though
+    another one sees it already."""
+    frozen = FrozenTarget(load_model(checkpoints[0], backend="plain"), together=True)
+    records = Records.of([([1, 2], list(range(3, 60)))] * 12, 60, 97)
+    alone = FrozenTarget(frozen.model)
+    module.stored_states(alone, records, (-1,), tmp_path, show=False)
+    passes: list[Any] = []
+    states = module._states
+    monkeypatch.setattr(module, "_states", lambda *given: passes.append(1) or states(*given))
+    monkeypatch.setattr(processes, "as_first", lambda value: [0, 1, 2])
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    module.stored_states(frozen, records, (-1,), tmp_path, show=False)
+    assert len(passes) == 3
+    after = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"states-00001.safetensors"}
+
+
 def test_states_of_something_else(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:

@@ -54,6 +54,14 @@ _Log = Annotated[
 _Shard = Annotated[
     bool, typer.Option("--shard", help="Share the drafter out over the processes (FSDP2).")
 ]
+_ShardTarget = Annotated[
+    bool,
+    typer.Option(
+        "--shard-target",
+        help="Share the target's layers out over the processes (FSDP2), where it doesn't fit "
+        "beside a batch.",
+    ),
+]
 _Precision = Annotated[
     str,
     typer.Option(
@@ -85,6 +93,7 @@ def train(
     keep_every: _Keep = None,
     log_with: _Log = None,
     shard: _Shard = False,
+    shard_target: _ShardTarget = False,
     states: _States = None,
     dry_run: _Dry = False,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
@@ -104,7 +113,7 @@ def train(
 
     settings = read_recipe(recipe or method, dict(map(_pair, changes or [])))
     if dry_run:
-        _say_what_it_holds(method, target, settings, shard, trust_remote_code)
+        _say_what_it_holds(method, target, settings, shard, shard_target, trust_remote_code)
         return
     prompts = [each for name in data for each in conversations(name)]
     if limit is not None and limit < len(prompts):
@@ -123,6 +132,7 @@ def train(
             keep_every=keep_every,
             log_with=log_with or (),
             shard=shard,
+            shard_target=shard_target,
             states=states,
             report=report,
             device=device,
@@ -133,25 +143,33 @@ def train(
         return
     expected = outcome.expected.acceptance_length
     served = outcome.served.mean_acceptance_length
+    counted = "nothing served" if shard_target else f"{served:.3f} served"
     output.write(
         f"{out} · {outcome.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
-        f"{served:.3f} served"
+        f"{counted}"
     )
 
 
 def _say_what_it_holds(
-    method: str, target: str, settings: Recipe, shard: bool, trust_remote_code: bool
+    method: str,
+    target: str,
+    settings: Recipe,
+    shard: bool,
+    shard_target: bool,
+    trust_remote_code: bool,
 ) -> None:
     """Of several processes the first one says it."""
     from foretoken.train import processes, shards
     from foretoken.train.dry_run import dry_run
 
     if shard:
-        shards.check()
+        shards.check("shard", "a drafter")
+    if shard_target:
+        shards.check("shard_target", "the target")
     if not processes.is_first():
         return
-    among = processes.count() if shard else 1
-    found = dry_run(method, target, settings, among, trust_remote_code)
+    among, target_among = (processes.count() if each else 1 for each in (shard, shard_target))
+    found = dry_run(method, target, settings, among, trust_remote_code, target_among)
     for name, shape in found.tensors.items():
         output.write(f"{name}  {' × '.join(map(str, shape))}")
     output.write(

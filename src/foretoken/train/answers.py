@@ -51,10 +51,10 @@ def write(
     answers to others or of another model.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    prompted = [each for each in conversations if each.messages]
+    prompted = _prompted(conversations)
     blocks = [prompted[i : i + _BLOCK] for i in range(0, len(prompted), _BLOCK)]
     writer = _Writer(llm, params, longest, weights)
-    files = [folder / f"answers-{number:05d}.npz" for number in range(len(blocks))]
+    files = files_of(conversations, folder)
     mine = [number for number in range(len(blocks)) if processes.is_mine(number)]
     with track("Writing answers", len(mine), show and processes.is_first()) as advance:
         for number in mine:  # before it waits for the others'
@@ -76,6 +76,17 @@ def write(
             longest,
         )
     return written
+
+
+def files_of(conversations: Seq[Conversation], folder: Path) -> list[Path]:
+    """The file of each block of answers."""
+    count = -(-len(_prompted(conversations)) // _BLOCK)
+    return [folder / f"answers-{number:05d}.npz" for number in range(count)]
+
+
+def _prompted(conversations: Seq[Conversation]) -> list[Conversation]:
+    """Those that have a prompt."""
+    return [each for each in conversations if each.messages]
 
 
 def _said(conversation: Conversation) -> list[Any]:

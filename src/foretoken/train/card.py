@@ -12,12 +12,14 @@ from foretoken.files import write_file
 from foretoken.machine import cores, processor
 from foretoken.train.job import Job, Outcome
 from foretoken.train.recipe import Recipe
+from foretoken.train.sources import FIXED, estimated_on
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Estimate
 
 
 def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
     """README.md of the checkpoint's folder; text: what it was trained on."""
+    served = None if job.shard_target else outcome.served
     parameters = sum(weight.numel() for weight in module.parameters())
     target = job.target
     code = "trust_remote_code=True, " if job.trust_remote_code else ""
@@ -33,10 +35,9 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
         "",
         f"Text: {text}. It was trained for {outcome.progress.step} steps. {noted()}",
         "",
-        *table(outcome.expected, outcome.served),
+        *table(outcome.expected, served),
         "",
-        "The estimate comes from one pass over the held-out answers; what was served is the "
-        "engine's own count on the same prompts. " + loops(job.recipe),
+        _measured(job),
         "",
         *licence_lines(target),
         "",
@@ -53,11 +54,26 @@ def noted() -> str:
     return f"*Noted in {datetime.now(UTC):%B %Y} on {cores()} cores of {processor()}.*"
 
 
-def loops(recipe: Recipe) -> str:
-    """Whether answers that loop, which are easily drafted, are in a card's numbers."""
+def _measured(job: Job) -> str:
+    """Where a card's numbers come from."""
+    said = "The estimate comes from one pass over the held-out answers"
+    if not job.shard_target:
+        served = "what was served is the engine's own count on the same prompts"
+        return f"{said}; {served}. {loops(job.recipe)}"
+    none = (
+        "nothing was served, as the target was shared out over several processes: `foretoken "
+        "bench` counts what serving accepts"
+    )
+    if estimated_on(job) == FIXED:
+        return f"{said} of the file, those that loop among them; {none}."
+    return f"{said}; {none}. {loops(job.recipe, 'it')}"
+
+
+def loops(recipe: Recipe, of: str = "both") -> str:
+    """Whether answers that loop, which are easily drafted, are in a card's numbers. of: these."""
     if recipe.distinct == 0:
-        return "Answers that loop are in both."
-    return "Answers that loop, by the recipe's `distinct`, are left out of both."
+        return f"Answers that loop are in {of}."
+    return f"Answers that loop, by the recipe's `distinct`, are left out of {of}."
 
 
 def licence_lines(target: str) -> list[str]:
@@ -70,14 +86,14 @@ def licence_lines(target: str) -> list[str]:
     ]
 
 
-def table(expected: Estimate, served: AcceptanceStats) -> list[str]:
-    """Acceptance length, and the share of steps that accepted each drafted place."""
+def table(expected: Estimate, served: AcceptanceStats | None) -> list[str]:
+    """Acceptance length, and the share of steps that accepted each drafted place. served: None
+    where nothing was."""
     columns = ["", "acceptance length", *(f"place {n + 1}" for n in range(len(expected.rates)))]
-    shares = [n / served.passes for n in served.accepted_at[: len(expected.rates)]]
-    rows = [
-        ("estimated", expected.acceptance_length, expected.rates),
-        ("served", served.mean_acceptance_length, shares),
-    ]
+    rows = [("estimated", expected.acceptance_length, expected.rates)]
+    if served is not None:
+        shares = [n / served.passes for n in served.accepted_at[: len(expected.rates)]]
+        rows.append(("served", served.mean_acceptance_length, shares))
     lines = ["| " + " | ".join(columns) + " |", "|---" + "|--:" * (len(columns) - 1) + "|"]
     for name, length, rates in rows:
         cells = [name, f"{length:.3f}", *(f"{rate:.3f}" for rate in rates)]

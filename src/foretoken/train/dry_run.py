@@ -4,11 +4,13 @@ Weights are made without memory (torch's meta device). Memory is what a process 
 the target's weights, the drafter's with gradients and the optimiser's numbers, and of one batch the
 states that the drafter reads, a layer of the target's pass, and what the drafter's steps keep for
 their gradients. Allocators and libraries take something on top. Where the drafter is shared out
-(`shards`), the process is the first, which has whole weights beside its part.
+(`shards`), the process is the first, which has whole weights beside its part; where the target is
+(`shared_target`), it has a part of each layer and the layers that a pass gathers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +29,7 @@ _ADAM = 2  # numbers of the optimiser for each weight
 _KEPT = 14  # states of a decoder layer's width that one step keeps for its gradients
 _PASS = 8  # of a target's layer while it runs
 _CHUNK = 256  # places whose logits exist at a time, see `losses.chunked`
+_GATHERED = 2  # layers of a target that is shared out: the one that runs, and the next one
 _LOGITS = 3  # of them: logits, their distribution, its gradient
 
 
@@ -50,14 +53,21 @@ class DryRun:
 
 
 def dry_run(
-    method: str, target: str, recipe: Recipe, among: int = 1, trust_remote_code: bool = False
+    method: str,
+    target: str,
+    recipe: Recipe,
+    among: int = 1,
+    trust_remote_code: bool = False,
+    target_among: int = 1,
 ) -> DryRun:
-    """among: the processes that the drafter is shared out over. trust_remote_code: of the target.
-    Raises `ForetokenError` for a method that has nothing to train, a shape that doesn't fit the
-    target, and a target without a configuration."""
+    """among: the processes that the drafter is shared out over; target_among: those that the
+    target is. trust_remote_code: of the target. Raises `ForetokenError` for a method that has
+    nothing to train, a shape that doesn't fit the target, and a target without a configuration."""
+    if method == joint.METHOD and target_among > 1:
+        raise joint.not_shared_out()
     config = config_of(target, trust_remote_code)
     text = config.get_text_config()
-    parameters = _parameters(config, trust_remote_code)
+    parameters, layers = _parameters(config, trust_remote_code)
     facts = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     module = _module(method, target, facts, config, recipe)
     weights = dict(module.named_parameters())
@@ -67,12 +77,23 @@ def dry_run(
         parameters,
         {name: tuple(weight.shape) for name, weight in weights.items()},
         {
-            "the target's weights, in 16 bits": _HALF * parameters,
+            **_target(_HALF * parameters, [_HALF * size for size in layers], target_among),
             **_held(own, trained, among),
             "keys and values of a batch, and of a text": _caches(recipe, text),
             "a batch": _batch(recipe, text, module),
         },
     )
+
+
+def _target(whole: int, layers: Seq[int], among: int) -> dict[str, int]:
+    """Bytes of the target by what they are for; whole: of its weights; layers: of each layer's."""
+    if among == 1:
+        return {"the target's weights, in 16 bits": whole}
+    return {
+        "the target's layers, in 16 bits, a part": -(-sum(layers) // among),
+        "its embedding, last norm and head, whole": whole - sum(layers),
+        "layers of a pass, gathered": _GATHERED * max(layers, default=0),
+    }
 
 
 def _held(own: int, trained: int, among: int) -> dict[str, int]:
@@ -102,8 +123,11 @@ def _module(method: str, target: str, facts: Facts, config: Any, recipe: Recipe)
     return module
 
 
-def _parameters(config: Any, trust_remote_code: bool) -> int:
+def _parameters(config: Any, trust_remote_code: bool) -> tuple[int, list[int]]:
+    """The target's, and those of each of its decoder layers."""
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+    from foretoken.models.hf.adapter import layers_of
 
     if type(config) is PreTrainedConfig:  # a GGUF file's is of no family's class
         config = AutoConfig.for_model(**(config.to_dict() | {"model_type": config.model_type}))
@@ -116,7 +140,12 @@ def _parameters(config: Any, trust_remote_code: bool) -> int:
             "transformers."
         ) from error
     model.tie_weights()
-    return sum(weight.numel() for weight in {id(p): p for p in model.parameters()}.values())
+    return _count(model), [_count(layer) for layer in layers_of(model) or ()]
+
+
+def _count(module: Any) -> int:
+    """Its parameters."""
+    return sum(weight.numel() for weight in {id(p): p for p in module.parameters()}.values())
 
 
 def _caches(recipe: Recipe, config: Any) -> int:

@@ -54,7 +54,8 @@ class _Text:
 class FrozenTarget:
     """A target that reads batches and learns nothing. nodes: the most nodes of a draft when
     serving; temperature: the one that the texts were written at; weigh: changes the tokens'
-    weights of a lesson."""
+    weights of a lesson; together: whether the target is shared out over the processes, each of
+    which then has to run every pass."""
 
     def __init__(
         self,
@@ -62,9 +63,10 @@ class FrozenTarget:
         nodes: int = 64,
         temperature: float = 0.0,
         weigh: Callable[[Lesson], Tensor] | None = None,
+        together: bool = False,
     ) -> None:
         self.model, self._nodes, self._temperature = model, nodes, temperature
-        self._weigh = weigh
+        self._weigh, self.together = weigh, together
         self._cache: KVCache | None = None
         self._last: _Text | None = None  # whose keys and values are in the cache
 

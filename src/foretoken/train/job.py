@@ -67,6 +67,7 @@ class Job:
     keep_every: int | None = None
     log_with: Seq[str] = ()
     shard: bool = False
+    shard_target: bool = False
     states: Path | None = None
     show: bool = True
     report: Report = lambda progress: None
@@ -85,9 +86,9 @@ class Job:
 class Setting:
     """A job with its target loaded and its texts written.
 
-    llm: writes and serves. model: the same target, on a backend that gradients pass through.
-    records: what is learned from, by source. held_out: what estimates are made on. digest: of all
-    texts.
+    llm: writes and serves, where the target isn't shared out. model: the same target, on a backend
+    that gradients pass through. records: what is learned from, by source. held_out: what estimates
+    are made on. digest: of all texts.
     """
 
     job: Job
@@ -102,7 +103,7 @@ class Setting:
 @dataclass(frozen=True)
 class Outcome:
     """What a finished training reached: the estimate on held-out records, and what the engine
-    counted when it served their prompts."""
+    counted when it served their prompts, nothing where the target was shared out."""
 
     progress: Progress
     expected: Estimate

@@ -161,6 +161,8 @@ class JointTraining:
             raise ForetokenError(
                 "Only small models learn after others; use method 'sps' with after."
             )
+        if job.shard_target:
+            raise not_shared_out()
         JointModule.check_objective(job.recipe.goal)
         native_config(job.target)  # before hours of answers
 
@@ -191,6 +193,14 @@ class JointTraining:
         with torch.no_grad():
             distance = torch.stack([joint.distance(lesson) for lesson in held_out]).sum(0)
         _write_card(setting, outcome, *distance.tolist())
+
+
+def not_shared_out() -> ForetokenError:
+    """For a target that is to be shared out by itself."""
+    return ForetokenError(
+        f"{METHOD} trains the target itself, which shard shares out with its heads; leave "
+        "shard_target out."
+    )
 
 
 def shape_for(target: str, recipe: Recipe) -> dict[str, Any]:

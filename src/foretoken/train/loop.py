@@ -39,6 +39,9 @@ _RESUME = "resume"
 Acceptance = Callable[[Trained, Any], Tensor]
 """(module, lesson) -> [B, T, N]: see `foretoken.trainable.lesson.estimate`."""
 
+Teacher = FrozenTarget | StoredStates
+"""What lessons are read from."""
+
 StepRecords = Callable[[int], Seq[Records]]
 """Step -> the parts that its records are drawn from, each equally often."""
 
@@ -52,12 +55,13 @@ def train(
     job: Job,
     extra: Mapping[str, Any],
     stored: StoredStates | None = None,
+    watched: StoredStates | None = None,
 ) -> Progress:
     """Train to the recipe's end or until the estimate stops rising; `job.out` has the best weights.
 
-    extra: more for config.json. stored: of all the texts that are learned from. Resumes from the
-    last state in `job.out`, if there is one. Raises `ForetokenError` where that is damaged, and for
-    a loss that isn't finite.
+    extra: more for config.json. stored: of all the texts that are learned from; watched: of the
+    held-out ones, which the first process reads alone. Resumes from the last state in `job.out`, if
+    there is one. Raises `ForetokenError` where that is damaged, and for a loss that isn't finite.
     """
     accelerator, recipe, progress = _accelerator(frozen, job), job.recipe, Progress()
     module.train()  # a small model was loaded for serving, and resumed would do without dropout
@@ -67,7 +71,9 @@ def train(
     resumable = Resumable(job.out / _RESUME, working, optimizers, progress)
     resumable.resume()
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
-    judge = partial(_judge, accelerator, module, frozen, held_out, acceptance, job, extra)
+    judge = partial(
+        _judge, accelerator, module, watched or frozen, held_out, acceptance, job, extra
+    )
     if progress.step >= recipe.steps and not progress.best:  # killed before, and fewer steps now
         if job.shard:
             shards.gather(working, module)
@@ -114,7 +120,7 @@ def train(
 def _judge(
     accelerator: Any,
     module: Trained,
-    frozen: FrozenTarget,
+    teacher: Teacher,
     held_out: Records,
     acceptance: Acceptance,
     job: Job,
@@ -124,7 +130,7 @@ def _judge(
     """The estimate, by the first process; `job.out` gets the weights that have the best so far."""
     length = 0.0
     if processes.is_first():
-        found = evaluate(module, frozen, held_out, acceptance, job.recipe.rows)
+        found = evaluate(module, teacher, held_out, acceptance, job.recipe.rows)
         length = found.acceptance_length
     length = processes.agreed(accelerator, length)
     if progress.judge(length) and processes.is_first():
@@ -139,12 +145,7 @@ def kept(out: Path, step: int | str = "*") -> Path:
 
 
 def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
-    try:
-        from accelerate import Accelerator
-    except ImportError as error:
-        raise ForetokenError(
-            "Training needs accelerate; install it by pip install 'foretoken[train]'."
-        ) from error
+    accelerate = processes.accelerate()
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true":
         raise ForetokenError(
             "accelerate is set to shard the model itself; launch without --use_fsdp, and give "
@@ -152,14 +153,14 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
         )
     # It keeps the first training's device and precision for the whole process, and takes the first
     # GPU for any other: device and precision of the products are not left to it.
-    accelerator = Accelerator(
+    accelerator = accelerate.Accelerator(
         cpu=processes.launched() and frozen.model.device.type == "cpu",
         device_placement=False,
         mixed_precision="no",
         log_with=list(job.log_with) or None,
         project_dir=str(job.out / "logs"),
     )
-    processes.meet_again(accelerator)
+    processes.meet_again(accelerator.state)
     return accelerator
 
 
@@ -173,7 +174,7 @@ def _step(
     accelerator: Any,
     module: Any,
     optimizers: Seq[Any],
-    teacher: FrozenTarget | StoredStates,
+    teacher: Teacher,
     batches: Batches,
     job: Job,
     step: int,
@@ -239,30 +240,28 @@ def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:
 
 @torch.no_grad()
 def evaluate(
-    module: Trained, frozen: FrozenTarget, held_out: Records, acceptance: Acceptance, rows: int
+    module: Trained, teacher: Teacher, held_out: Records, acceptance: Acceptance, rows: int
 ) -> Estimate:
     """What serving the held-out prompts would accept, from one teacher-forced pass."""
     module.eval()
     total = Estimate()
-    for lesson in lessons(frozen, held_out, module, rows):
+    for lesson in lessons(teacher, held_out, module, rows):
         total.add(estimate(lesson.max_nodes, acceptance(module, lesson)))
     module.train()
     return total
 
 
 @torch.no_grad()
-def note_held_out_counts(
-    module: Trained, frozen: FrozenTarget, held_out: Records, rows: int
-) -> None:
+def note_held_out_counts(module: Trained, teacher: Teacher, held_out: Records, rows: int) -> None:
     """Have the module store counts over held-out text, such as how often each rank is right."""
     module.eval()
-    parts = [module.count_held_out(lesson) for lesson in lessons(frozen, held_out, module, rows)]
+    parts = [module.count_held_out(lesson) for lesson in lessons(teacher, held_out, module, rows)]
     counts = [part for part in parts if part is not None]
     if counts:
         module.note_counts(torch.stack(counts).sum(0))
 
 
-def lessons(frozen: FrozenTarget, held_out: Records, module: Trained, rows: int) -> Iterable[Any]:
+def lessons(teacher: Teacher, held_out: Records, module: Trained, rows: int) -> Iterable[Any]:
     """Every held-out record once."""
     for batch in whole(held_out, rows):
-        yield frozen.lesson(batch, module.hidden)
+        yield teacher.lesson(batch, module.hidden)

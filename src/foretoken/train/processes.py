@@ -3,6 +3,7 @@ and what all of them do as the first one says."""
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import os
 import time
@@ -66,19 +67,33 @@ def wait_for(file: Path) -> None:
         time.sleep(_POLL)
 
 
-def meet_again(accelerator: Any) -> None:
+def accelerate() -> Any:
+    """The package that joins the processes. Raises `ForetokenError` where it isn't installed."""
+    try:
+        return importlib.import_module("accelerate")
+    except ImportError as error:
+        raise ForetokenError(
+            "Training needs accelerate; install it by pip install 'foretoken[train]'."
+        ) from error
+
+
+def join(device: torch.device) -> None:
+    """Join the processes before the training's loop does, which finds them joined. A collective."""
+    meet_again(accelerate().PartialState(cpu=device.type == "cpu"))
+
+
+def meet_again(state: Any) -> None:
     """Join the processes once more, where an earlier training of theirs has ended their group:
     accelerate joins them for the first one alone. They meet under another name, as the launcher's
-    store still has the addresses of the group before. A collective, which waits for however long
-    the first process measures what it has trained."""
-    if accelerator.state.backend is None or torch.distributed.is_initialized():
+    store still has the addresses of the group before. state: accelerate's. A collective, which
+    waits for however long the first process measures what it has trained."""
+    if state.backend is None or torch.distributed.is_initialized():
         return
     store, own, among = next(rendezvous("env://"))
     store = PrefixStore(f"training {next(_MEETINGS)}", store)
     store.set(f"there {own}", "")
     store.wait([f"there {rank}" for rank in range(among)], _LONG)
-    backend = accelerator.state.backend
-    torch.distributed.init_process_group(backend, store=store, rank=own, world_size=among)
+    torch.distributed.init_process_group(state.backend, store=store, rank=own, world_size=among)
 
 
 def agreed(accelerator: Any, value: float) -> float:
@@ -90,6 +105,13 @@ def agreed(accelerator: Any, value: float) -> float:
 
     given = torch.tensor(value, dtype=torch.float64, device=accelerator.device)
     return float(broadcast(given, from_process=0))
+
+
+def as_first(value: list[int]) -> list[int]:
+    """The first process's value, at all of them. A collective of processes that have joined."""
+    given = [value]
+    torch.distributed.broadcast_object_list(given, src=0)
+    return given[0]
 
 
 def mean(accelerator: Any, value: float) -> float:

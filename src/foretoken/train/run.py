@@ -19,19 +19,34 @@ from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.spellings import Conversation
-from foretoken.train import joint, processes, shards
+from foretoken.train import joint, processes, shards, shared_target
 from foretoken.train.batches import Batches, joined
 from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining, config_of
 from foretoken.train.engines import beside
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import AUTO, PRECISIONS, Job, Outcome, Report, Setting
-from foretoken.train.loop import evaluate, kept, note_held_out_counts, precision_of, train
+from foretoken.train.loop import (
+    StepRecords,
+    Teacher,
+    evaluate,
+    kept,
+    note_held_out_counts,
+    precision_of,
+    train,
+)
 from foretoken.train.metrics import check_trackers
 from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
-from foretoken.train.sources import hold_out, step_records, texts
-from foretoken.train.stored_states import check_states_suffice, stored_states
+from foretoken.train.sources import (
+    TARGET,
+    are_written,
+    estimated_on,
+    hold_out,
+    step_records,
+    texts,
+)
+from foretoken.train.stored_states import StoredStates, check_states_suffice, stored_states
 from foretoken.train.subject import Subject
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Estimate
@@ -57,6 +72,7 @@ def make(
     keep_every: int | None = None,
     log_with: Seq[str] = (),
     shard: bool = False,
+    shard_target: bool = False,
     states: Path | None = None,
     show: bool = True,
     report: Report = lambda progress: None,
@@ -75,12 +91,13 @@ def make(
     to resume from, which are kept in `out` too. keep_every: steps between two checkpoints that
     stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
     shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
-    processes. states: a folder for the target's states along the texts, which are then computed
-    once. precision: of the products, one of `PRECISIONS`. trust_remote_code: whether code that
-    comes with the target may run. show: progress bars. report: called after each step. A finished
-    training goes on where the recipe has more steps, or more patience. Raises `ForetokenError` for
-    what can't be trained like this, and for a folder that has another training, or in which another
-    process trains.
+    processes. shard_target: the target's layers are, it is run by transformers' code, and nothing
+    is served at the end. states: a folder for the target's states along the texts, which are then
+    computed once. precision: of the products, one of `PRECISIONS`. trust_remote_code: whether code
+    that comes with the target may run. show: progress bars. report: called after each step. A
+    finished training goes on where the recipe has more steps, or more patience. Raises
+    `ForetokenError` for what can't be trained like this, and for a folder that has another
+    training, or in which another process trains.
     """
     job = Job(
         method,
@@ -95,6 +112,7 @@ def make(
         keep_every,
         log_with,
         shard,
+        shard_target,
         states,
         show,
         report,
@@ -109,7 +127,9 @@ def make(
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     if shard:
-        shards.check()
+        shards.check("shard", "a drafter")
+    if shard_target:
+        shards.check("shard_target", "the target")
     if keep_every is not None and keep_every < 1:
         raise ForetokenError(f"keep_every is {keep_every}; it must be at least 1.")
     _check_free(out, kind.folders)
@@ -136,24 +156,62 @@ def _held(out: Path) -> AbstractContextManager[None]:
 
 
 def prepare(job: Job) -> Setting:
-    """Load the target and write the texts, or read them where they were written before."""
-    config = config_of(job.target, job.trust_remote_code).get_text_config()
-    length = job.recipe.length
-    context = getattr(config, "max_position_embeddings", None) or length
-    llm = LLM(
+    """Load the target and write the texts, or read them where they were written before. A target
+    that is to be shared out writes before it is."""
+    if job.shard_target:
+        if not are_written(job):
+            _write(job)
+        llm = _shared_out(job)
+        given = _given(llm, job)
+    else:
+        llm = _whole(job)
+        with beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
+            given = _given(writer, job)
+    model = differentiable(llm, job.target)
+    return Setting(job, llm, model, Facts.of(model), *given)
+
+
+def _write(job: Job) -> None:
+    """Write the texts with a target that is let go afterwards."""
+    with _whole(job) as llm, beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
+        texts(writer, job)
+
+
+def _given(llm: LLM, job: Job) -> tuple[dict[str, Records], Records, str]:
+    """The records to learn from, the held-out ones, and what tells all texts from others."""
+    written = texts(llm, job)
+    return (*hold_out(llm, job, written), digest_of(Records.joined(list(written.values()))))
+
+
+def _whole(job: Job) -> LLM:
+    """The target in an engine for one text."""
+    return LLM(
         job.target,
         dtype=job.dtype,
         device=job.device,
         max_num_seqs=1,
-        max_model_len=min(length, context),
+        max_model_len=_longest(job),
         trust_remote_code=job.trust_remote_code,
     )
-    with beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
-        written = texts(writer, job)
-        records, held_out = hold_out(writer, job, written)
-    digest = digest_of(Records.joined(list(written.values())))
-    model = differentiable(llm, job.target)
-    return Setting(job, llm, model, Facts.of(model), records, held_out, digest)
+
+
+def _shared_out(job: Job) -> LLM:
+    """The target, shared out, in an engine that is never asked for a text: for its tokenizer, its
+    context and the ends of its texts."""
+    return LLM(
+        shared_target.load(job),
+        tokenizer=job.target,
+        max_num_seqs=1,
+        max_model_len=_longest(job),
+        trust_remote_code=job.trust_remote_code,
+    )
+
+
+def _longest(job: Job) -> int:
+    """Tokens of a text, or of the target's context where that is shorter."""
+    config = config_of(job.target, job.trust_remote_code).get_text_config()
+    length = job.recipe.length
+    return min(length, getattr(config, "max_position_embeddings", None) or length)
 
 
 def differentiable(llm: LLM, target: str) -> CausalLM:
@@ -179,40 +237,65 @@ def run(setting: Setting, subject: Subject) -> Outcome:
             "weights": job.weights,
             "precision": precision_of(AUTO, setting.model.device),
             "trust_remote_code": False,
+            "estimated_on": TARGET,
         }
         note_run(job.out, _identity(setting, subject), later)
     # Serving makes room for as large a tree as the drafter's is.
-    frozen = FrozenTarget(setting.model, MOST_NODES, job.recipe.temperature, subject.weigh)
+    given = MOST_NODES, job.recipe.temperature, subject.weigh
+    frozen = FrozenTarget(setting.model, *given, together=job.shard_target)
     module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
-    stored = None
-    if job.states is not None:
-        learned, recipe = records(0), job.recipe
-
-        def before() -> None:
-            rows = Batches.of(learned, recipe, job.seed).batch(0)
-            check_states_suffice(module, frozen, rows, recipe.goal)
-
-        stored = stored_states(
-            frozen,
-            joined(learned),
-            module.hidden,
-            job.states,
-            weights=job.weights,
-            show=job.show,
-            before=before,
-        )
+    stored = _stored(setting, module, frozen, records)
+    watched = _watched(setting, module, frozen)
     progress = train(
-        module, frozen, records, setting.held_out, acceptance, job, subject.extra, stored
+        module, frozen, records, setting.held_out, acceptance, job, subject.extra, stored, watched
     )
     if not processes.is_first():
         return Outcome(progress, Estimate(), AcceptanceStats())
-    finish(setting, subject, module, frozen)
-    expected = evaluate(module, frozen, setting.held_out, acceptance, job.recipe.rows)
-    outcome = Outcome(progress, expected, subject.serve(module))
+    teacher = watched or frozen
+    finish(setting, subject, module, teacher)
+    expected = evaluate(module, teacher, setting.held_out, acceptance, job.recipe.rows)
+    served = AcceptanceStats() if job.shard_target else subject.serve(module)
+    outcome = Outcome(progress, expected, served)
     subject.write_card(module, frozen, outcome)
     return outcome
+
+
+def _stored(
+    setting: Setting, module: Trained, frozen: FrozenTarget, records: StepRecords
+) -> StoredStates | None:
+    """The target's states along what is learned from, where the job has a folder for them."""
+    job = setting.job
+    if job.states is None:
+        return None
+    return stored_states(
+        frozen,
+        joined(records(0)),
+        module.hidden,
+        job.states,
+        weights=job.weights,
+        show=job.show,
+        before=lambda: _check_states_suffice(setting, module, frozen),
+    )
+
+
+def _watched(setting: Setting, module: Trained, frozen: FrozenTarget) -> StoredStates | None:
+    """Its states along the held-out texts, where it is shared out: estimates are made by the first
+    process alone, and passes by all."""
+    job = setting.job
+    if not job.shard_target:
+        return None
+    _check_states_suffice(setting, module, frozen)
+    given = setting.held_out, module.hidden, job.out / "held-out"
+    return stored_states(frozen, *given, weights=job.weights, show=job.show)
+
+
+def _check_states_suffice(setting: Setting, module: Trained, frozen: FrozenTarget) -> None:
+    """Raise `ForetokenError` for a drafter that reads more of the target than its states."""
+    recipe = setting.job.recipe
+    rows = Batches.of(list(setting.records.values()), recipe, setting.job.seed).batch(0)
+    check_states_suffice(module, frozen, rows, recipe.goal)
 
 
 def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
@@ -227,6 +310,7 @@ def _identity(setting: Setting, subject: Subject) -> dict[str, Any]:
         "seed": job.seed,
         "precision": precision_of(job.precision, setting.model.device),
         "trust_remote_code": job.trust_remote_code,
+        "estimated_on": estimated_on(job),
         **asdict(job.recipe),
     }
 
@@ -269,11 +353,11 @@ def initial_module(setting: Setting, subject: Subject, frozen: FrozenTarget) -> 
     return module
 
 
-def finish(setting: Setting, subject: Subject, module: Trained, frozen: FrozenTarget) -> None:
+def finish(setting: Setting, subject: Subject, module: Trained, teacher: Teacher) -> None:
     """Read back the best weights, which may not be the last, and complete their checkpoint."""
     out = setting.job.out
     module.read_weights(out)
-    note_held_out_counts(module, frozen, setting.held_out, setting.job.recipe.rows)
+    note_held_out_counts(module, teacher, setting.held_out, setting.job.recipe.rows)
     module.save(out, subject.extra)
     for folder in (out, *out.glob(str(kept(Path())))):
         module.save_tokenizer(folder, setting.llm.tokenizer)

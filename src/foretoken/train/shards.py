@@ -24,12 +24,13 @@ from foretoken.train import processes
 from foretoken.trainable.checkpoint import Trained
 
 
-def check() -> None:
-    """Raises `ForetokenError` where there is nothing to share out to."""
+def check(option: str, what: str) -> None:
+    """Raises `ForetokenError` where there is nothing to share out to. option: that asks for it;
+    what: is to be shared out."""
     if processes.count() == 1:
         raise ForetokenError(
-            "shard shares a drafter out over several processes, and this is the only one; start "
-            "them by torchrun --nproc-per-node N, or leave shard out."
+            f"{option} shares {what} out over several processes, and this is the only one; start "
+            f"them by torchrun --nproc-per-node N, or leave {option} out."
         )
 
 

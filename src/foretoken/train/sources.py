@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import re
+from pathlib import Path
 
 import numpy as np
 
 from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
-from foretoken.train.answers import write
+from foretoken.train.answers import files_of, write
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.job import Job, Setting
 from foretoken.train.loop import StepRecords
@@ -60,10 +61,7 @@ def texts(llm: LLM, job: Job) -> dict[str, Records]:
     Estimates are always made on what the target writes at the recipe's temperature. So unless the
     only source is the file's own texts, that is written too and comes first.
     """
-    names = source_names(job.source)
-    if names != [FIXED]:
-        names = list(dict.fromkeys([TARGET, *names]))
-    records = {name: _texts_of(llm, job, name) for name in names if name != DRAFTER}
+    records = {name: _texts_of(llm, job, name) for name in _read(job)}
     for name, part in records.items():
         if len(part) < 2:
             raise ForetokenError(
@@ -73,13 +71,32 @@ def texts(llm: LLM, job: Job) -> dict[str, Records]:
     return records
 
 
+def _read(job: Job) -> list[str]:
+    """The sources whose texts are there before a drafter is trained."""
+    names = source_names(job.source)
+    if names != [FIXED]:
+        names = list(dict.fromkeys([TARGET, *names]))
+    return [name for name in names if name != DRAFTER]
+
+
+def are_written(job: Job) -> bool:
+    """Whether the target has written all of its texts before, if it is to write any."""
+    folders = [_folder(job, name) for name in _read(job) if name != FIXED]
+    return all(file.exists() for each in folders for file in files_of(job.conversations, each))
+
+
+def _folder(job: Job, name: str) -> Path:
+    """Where the target's texts of that name are kept."""
+    folder = job.out / "data"
+    return folder if name == TARGET else folder / name
+
+
 def _texts_of(llm: LLM, job: Job, name: str) -> Records:
     """The file's own texts, or what the target writes."""
-    recipe, folder = job.recipe, job.out / "data"
+    recipe, folder = job.recipe, _folder(job, name)
     if name == FIXED:
         return _known(fixed(llm, job.conversations, _room(llm, job)), llm.model.vocab_size)
     params = sampling(job, _temperature(name))
-    folder = folder if name == TARGET else folder / name
     longest = _room(llm, job) - recipe.max_tokens
     asked, own = job.conversations, job.weights
     written = write(llm, asked, folder, params, longest, weights=own, show=job.show)
@@ -118,8 +135,8 @@ def _room(llm: LLM, job: Job) -> int:
 
 def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str, Records], Records]:
     """The records to learn from, without the held-out prompts, which a file may have more than
-    once; and the held-out records, which are from the first source. Raises `ForetokenError` where
-    nothing is left to learn from."""
+    once; and the held-out records, which are of the first source's prompts and by `estimated_on`.
+    Raises `ForetokenError` where nothing is left to learn from."""
     first = next(iter(records))
     learned, held_out = records[first].split(job.recipe.held)
     parts = {**records, first: learned}
@@ -130,7 +147,14 @@ def hold_out(llm: LLM, job: Job, records: dict[str, Records]) -> tuple[dict[str,
                 f"All texts to learn from ({name}) have prompts that are held out; give more "
                 "different prompts, or a smaller held."
             )
-    return apart, answered(llm, held_out, job) if first == FIXED else held_out
+    answers = first == FIXED and estimated_on(job) == TARGET
+    return apart, answered(llm, held_out, job) if answers else held_out
+
+
+def estimated_on(job: Job) -> str:
+    """Whose texts estimates are made on: the target's answers, or the file's own, where nothing but
+    these is read and the target is shared out, so that it writes nothing."""
+    return FIXED if job.shard_target and _read(job) == [FIXED] else TARGET
 
 
 def answered(llm: LLM, held_out: Records, job: Job) -> Records:

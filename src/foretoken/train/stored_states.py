@@ -2,7 +2,8 @@
 
 A folder of safetensors files, each with the states of so many whole records in the target's own
 dtype. A file is written whole or not at all, so writing goes on where it was stopped; of several
-processes each writes its share.
+processes each writes its share. A target that is shared out is run for a file by all of them, so
+the first one says which files are missing.
 
 Legend: B rows, T places of a row, D width.
 """
@@ -69,7 +70,8 @@ class StoredStates:
 
 def _not_stored(*given: Any) -> Any:
     raise ForetokenError(
-        "This drafter learns from more of the target than its states; leave states out."
+        "This drafter learns from more of the target than its states; leave states and "
+        "shard_target out."
     )
 
 
@@ -100,15 +102,19 @@ def stored_states(
     which may take hours. Raises `ForetokenError` where the folder has those of something else, and
     where they can't be written."""
     spans = list(_spans(records))
-    if not all(_path(folder, number).exists() for number in range(len(spans))):
+    missing = [number for number in range(len(spans)) if not _path(folder, number).exists()]
+    if frozen.together:
+        missing = processes.as_first(missing)
+    if missing:
         before()
     with track("Writing states", len(spans), show and processes.is_first()) as advance:
         for number, span in enumerate(spans):
-            path = _path(folder, number)
-            if not path.exists() and processes.is_mine(number):
-                part = records.span(*span)
-                about = _about(frozen, part, layers, weights)
-                _write(path, _states(frozen, part, layers), json.dumps(about))
+            mine, part = processes.is_mine(number), records.span(*span)
+            if number in missing and (mine or frozen.together):
+                states = _states(frozen, part, layers)
+                if mine:
+                    about = json.dumps(_about(frozen, part, layers, weights))
+                    _write(_path(folder, number), states, about)
             advance()
     files = []
     for number, span in enumerate(spans):

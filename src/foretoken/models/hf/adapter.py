@@ -11,7 +11,7 @@ Legend: B rows, T tokens, V vocabulary, D width, L layers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,11 +55,16 @@ _HALF_TOLERANCE = 0.1
 
 
 def load(
-    folder: Path, dtype: torch.dtype, device: torch.device, trust_remote_code: bool = False
+    folder: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    trust_remote_code: bool = False,
+    spread: Callable[[PreTrainedModel], None] = lambda model: None,
 ) -> HFModel:
     """A checkpoint as a model of transformers. Raises `ForetokenError` where it can't be served.
 
-    folder: or a GGUF file. Attention is SDPA where the family has it, else eager.
+    folder: or a GGUF file. spread: called before weights go to the device, to which it may bring
+    some by itself. Attention is SDPA where the family has it, else eager.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
@@ -93,6 +98,7 @@ def load(
     check_report(folder, config, report)
     if gguf.is_named(folder) and (ends := sorted(gguf.ends_of(folder))):
         model.generation_config.eos_token_id = ends  # transformers reads one of them
+    spread(model)
     return HFModel(model.to(device).eval())
 
 
@@ -338,6 +344,12 @@ def _decoder(model: PreTrainedModel) -> Any:
     stack = _stack(model, model.config.get_text_config(decoder=True).num_hidden_layers)
     owners = (module for module in model.modules() if stack in module.children())
     return decoder if stack is None else next(owners)
+
+
+def layers_of(model: PreTrainedModel) -> Any:
+    """The list of a model's decoder layers, or None where there is none."""
+    config = model.config.get_text_config(decoder=True)
+    return _stack(_decoder(model), int(config.num_hidden_layers))
 
 
 def _stack(decoder: Any, layers: int) -> Any:
