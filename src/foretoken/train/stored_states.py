@@ -113,8 +113,8 @@ def stored_states(
             if number in missing and (mine or frozen.together):
                 states = _states(frozen, part, layers)
                 if mine:
-                    about = json.dumps(_about(frozen, part, layers, weights))
-                    _write(_path(folder, number), states, about)
+                    about = _about(frozen, part, layers, weights)
+                    _write(_path(folder, number), states, json.dumps(about))
             advance()
     files = []
     for number, span in enumerate(spans):
