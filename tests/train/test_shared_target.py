@@ -17,6 +17,7 @@ from foretoken.models.load import load_model
 from foretoken.train import processes, run, shards, shared_target
 from foretoken.train.frozen import FrozenTarget
 from train.test_processes import train, train_on_two
+from train.test_run import weights
 from train.test_shards import last_state
 from trainings import WORDS, small_lm_job
 
@@ -216,3 +217,16 @@ def test_layers_that_cant_be_shared_out(
     monkeypatch.setattr(adapter, "layers_of", lambda model: None)
     with pytest.raises(ForetokenError, match="has no list of decoder layers"):
         shared_target.load(job)
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_launch_train_twice(
+    checkpoints: tuple[Path, Path], answered: Path, tmp_path: Path
+) -> None:
+    """The second time the processes meet anew, for a target that is shared out anew."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    given = {"source": "fixed", "method": "eagle", "shard_target": True, **SHORT}
+    train_on_two(checkpoints[0], answered, first, again=second, **given)
+    one, two = weights(first), weights(second)
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert (second / "README.md").exists()
