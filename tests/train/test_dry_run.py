@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, Qwen2Config, Qwen3Config, ViTConfig
+from transformers import GPT2Config, PreTrainedConfig, Qwen2Config, Qwen3Config, ViTConfig
 
 import gguf_files
 from foretoken import ForetokenError
@@ -50,6 +50,17 @@ def test_eagle3_of_an_eight_billion_target(large: str) -> None:
     assert caches == (recipe.rows + 1) * 2048 * 36 * 2 * 8 * 128 * 2
     longer = dry_run("eagle3", large, read_recipe("eagle3", {"length": 8192}))
     assert longer.parts["a batch"] > 2 * found.parts["a batch"]
+
+
+def test_a_configuration_with_names_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As code that comes with a target may have: there is nothing to reckon by, and it says so."""
+    monkeypatch.setattr(
+        "foretoken.train.dry_run.config_of", lambda *given: PreTrainedConfig(d_model=64)
+    )
+    with pytest.raises(ForetokenError, match=r"of its-own has no hidden_size, .* --dry-run out"):
+        dry_run("medusa", "its-own", read_recipe("medusa"))
 
 
 CODER = {

@@ -3,8 +3,9 @@
 Weights are made without memory (torch's meta device). Memory is what a process has at its peak:
 the target's weights, the drafter's with gradients and the optimiser's numbers, and of one batch the
 states that the drafter reads, a layer of the target's pass, and what the drafter's steps keep for
-their gradients. Allocators and libraries take something on top. Where the drafter is shared out
-(`shards`), the process is the first, which has whole weights beside its part; where the target is
+their gradients. Allocators and libraries take something on top, and on a GPU logits and scores that
+exist at a time, each tensor up to a 64th of its memory. Where the drafter is shared out (`shards`),
+the process is the first, which has whole weights beside its part; where the target is
 (`shared_target`), it has a part of each layer and the layers that a pass gathers.
 """
 
@@ -31,6 +32,7 @@ _PASS = 8  # of a target's layer while it runs
 _CHUNK = 256  # places whose logits exist at a time, see `losses.chunked`
 _GATHERED = 2  # layers of a target that is shared out: the one that runs, and the next one
 _LOGITS = 3  # of them: logits, their distribution, its gradient
+_NUMBERS = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def dry_run(
     if method == joint.METHOD and target_among > 1:
         raise joint.not_shared_out()
     config = config_of(target, trust_remote_code)
-    text = config.get_text_config()
+    text = _named(config, target)
     parameters, layers = _parameters(config, trust_remote_code)
     facts = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     module = _module(method, target, facts, config, recipe)
@@ -83,6 +85,19 @@ def dry_run(
             "a batch": _batch(recipe, text, module),
         },
     )
+
+
+def _named(config: Any, target: str) -> Any:
+    """The part of a configuration that names a decoder's numbers. Raises `ForetokenError` where one
+    that is reckoned by has another name, as code that comes with a target may give it."""
+    text = config.get_text_config()
+    missing = [name for name in _NUMBERS if not isinstance(getattr(text, name, None), int)]
+    if missing:
+        raise ForetokenError(
+            f"The configuration of {target} has no {missing[0]}, by which memory is reckoned; "
+            "leave --dry-run out."
+        )
+    return text
 
 
 def _target(whole: int, layers: Seq[int], among: int) -> dict[str, int]:
