@@ -5,7 +5,7 @@ twice: the first writes cells whose pages may not be there yet, the second finds
 faults of the first say whether it took any. All is done for several texts one after the other, and
 the median over them is taken at each place. Example:
 
-    python benchmarks/growing.py --models smollm2-135m-instruct.gguf
+    python benchmarks/growing.py smollm2-135m-instruct.gguf
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from shared import options, save, table
+from shared import of_several, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.progress import track
@@ -93,10 +93,9 @@ def summary(texts: list[list[tuple[float, float, int]]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--models", nargs="+", default=["mini"], help="default: mini")
     parser.add_argument("--tokens", type=int, default=1500, help="written of each text")
     parser.add_argument("--texts", type=int, default=5, help="one after the other")
-    given = parser.parse_args()
+    given = of_several(parser)
     results = [measured(model, given) for model in given.models]
     keys = ("pass_ms", "growing_steps", "extra_ms_of_a_growing_step", "largest_extra_ms")
     more = ("largest_extra_ms_of_others", "extra_ms_a_token")
@@ -104,7 +103,6 @@ def main() -> None:
     for part in results:
         rows.append([part["name"], *(f"{part[key]:.3g}" for key in (*keys, *more))])
     table(rows)
-    given.model = given.draft_model = ""
     save("growing", given, {"models": results})
 
 

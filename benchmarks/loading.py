@@ -27,9 +27,8 @@ def main() -> None:
     import shared
 
     parser = shared.options(__doc__)
-    parser.add_argument("models", nargs="+", metavar="MODEL")
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
+    given = shared.of_several(parser)
     rows = [["model", "import s", "load s", "peak MiB", "resident", "imports", "weights"]]
     results = []
     for model in given.models:
@@ -47,7 +46,6 @@ def main() -> None:
         )
         rows.append([result["name"], *(f"{result[key]:.1f}" for key in keys)])
     shared.table(rows)
-    given.model = given.draft_model = ""
     shared.save("loading", given, {"context": CONTEXT, "models": results})
 
 

@@ -39,6 +39,17 @@ def options(doc: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def of_several(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """What a script was given that takes models by themselves, and no pair."""
+    parser.add_argument("models", nargs="+", metavar="MODEL")
+    given = parser.parse_args()
+    for name in ("model", "draft_model"):
+        if getattr(given, name) != parser.get_default(name):
+            parser.error(f"name models without --{name.replace('_', '-')}")
+        setattr(given, name, "")
+    return given
+
+
 def save(name: str, given: argparse.Namespace, results: dict[str, Any]) -> None:
     """Write the record and say where it is."""
     pair = {"model": Path(given.model).name, "draft_model": Path(given.draft_model).name}

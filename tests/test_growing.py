@@ -36,3 +36,13 @@ def test_no_pause_is_seen() -> None:
         assert model["growing_steps"] >= 40
         assert model["extra_ms_a_token"] <= 0.01 * model["pass_ms"]
         assert model["largest_extra_ms"] <= PAUSE
+
+
+def test_models_are_named_by_themselves(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes no pair, and says so rather than measure another model."""
+    monkeypatch.setattr(sys, "argv", ["growing.py", "a.gguf", "--model", "b.gguf"])
+    with pytest.raises(SystemExit):
+        growing.main()
+    assert "name models without --model" in capsys.readouterr().err

@@ -4,8 +4,8 @@ user's turn begins (Xu et al. 2024, Magpie, section 2.1).
     python recipes/smollm2/asked.py --target model.gguf --count 9000 --out asked.jsonl
 
 Some of the conversations have a second turn, which asks to change the first answer. Turns that
-don't end within 160 tokens, and those of fewer than four words, are left out, so that a few less
-are written than are asked for.
+don't end within 160 tokens, those of fewer than four words, and those that came before are left
+out, so that fewer are written than are begun.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def conversations(llm: LLM, count: int, seed: int, followed: float) -> Iterator[
         for i in range(count)
     ]
     for output in llm.generate([begun(llm)] * count, params):
+        if output.error or output.outputs[0].finish_reason != "stop":
+            continue
         turn = output.text.strip()
-        done = not output.error and output.outputs[0].finish_reason == "stop"
-        if done and len(turn.split()) > 3 and turn not in known:
+        if len(turn.split()) > 3 and turn not in known:
             known.add(turn)
             more = [rng.choice(FOLLOWING)] if rng.random() < followed else []
             yield {"task": "asked", "turns": [turn, *more]}

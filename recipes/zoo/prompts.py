@@ -34,14 +34,15 @@ _SHORTEST = 900  # characters of a passage
 
 def passage(record: Record, rng: random.Random, longest: int) -> list[dict[str, str]] | None:
     """Whole sentences of a text, and what is asked of them."""
-    text = " ".join(record["text"].split())
-    size = rng.randint(min(_SHORTEST, longest), longest)
+    ask, text = rng.choice(ASKS), " ".join(record["text"].split())
+    most = longest - len(ask)
+    size = rng.randint(min(_SHORTEST, most), most)
     start = rng.randrange(max(1, len(text) - size))
     piece = text[start : start + size]
     first, last = piece.find(". ") + 2, piece.rfind(". ") + 1
     if last - first < _SHORTEST / 2:
         return None
-    return [{"role": "user", "content": rng.choice(ASKS).format(piece[first:last])}]
+    return [{"role": "user", "content": ask.format(piece[first:last])}]
 
 
 def cut(record: Record, rng: random.Random, longest: int) -> list[dict[str, str]] | None:
@@ -86,6 +87,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
+    if PASSAGE in options.tasks and options.longest < _SHORTEST:
+        parser.error(f"passages have {_SHORTEST} characters or more; give a larger --longest")
+    if "code" in options.tasks and options.split != "train":
+        parser.error("code is of the train split alone; leave it out")
     by_source = records_by_source(options.data or default_folder(), options.split)
     records = [record for name in sorted(by_source) for record in by_source[name]]
     options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -46,7 +46,29 @@ def test_passages_of_running_text() -> None:
         fits = [x for x in fits if text_of.startswith(x[0]) and text_of.endswith(x[1])]
         before, after = max(fits, key=lambda ends: len("".join(ends)))
         piece = text_of.removeprefix(before).removesuffix(after)
-        assert 450 <= len(piece) <= 2000
+        assert len(piece) >= 450 and len(text_of) <= 2000
         assert piece.startswith("Sentence") and piece.endswith("here.") and piece in text
     assert prompts.passage(records[2], random.Random(0), 2000) is None
     assert list(prompts.prompts(list(records), 5, prompts.TASKS, 0)) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["--tasks", "passage", "--longest", "400"], "900 characters or more"),
+        (["--tasks", "qa", "code", "--split", "heldout"], "code is of the train split"),
+    ],
+)
+def test_what_would_write_nothing(
+    given: list[str],
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import prompts
+
+    monkeypatch.setattr(sys, "argv", ["prompts.py", *given, "--out", str(tmp_path / "x.jsonl")])
+    with pytest.raises(SystemExit):
+        prompts.main()
+    assert reason in capsys.readouterr().err

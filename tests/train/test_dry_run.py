@@ -63,6 +63,14 @@ def test_a_configuration_with_names_of_its_own(
         dry_run("medusa", "its-own", read_recipe("medusa"))
 
 
+def test_a_target_without_a_list_of_layers(large: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Can't be shared out, and is reckoned whole otherwise."""
+    monkeypatch.setattr("foretoken.models.hf.adapter.layers_of", lambda model: None)
+    assert dry_run("medusa", large, read_recipe("medusa")).target == 8_190_735_360
+    with pytest.raises(ForetokenError, match="no list of decoder layers"):
+        dry_run("medusa", large, read_recipe("medusa"), target_among=2)
+
+
 CODER = {
     "hidden_size": 1536,
     "intermediate_size": 8960,

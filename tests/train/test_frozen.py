@@ -82,7 +82,10 @@ def test_a_target_in_half_precision_keeps_its_own(pair: Pair) -> None:
         lesson = frozen_target.lesson(rows, (-1,))
         states = lesson.hidden[-1]
         logits = lesson.head(states)
-        learned = lesson.head(states.clone().requires_grad_())
+        learner = states.clone().requires_grad_()
+        learned = lesson.head(learner)
     assert torch.equal(states, apart.hidden[-1])
     assert logits.dtype == torch.float16 and torch.equal(logits, apart.head(states))
-    assert learned.dtype == torch.bfloat16 and learned.requires_grad
+    assert learned.dtype == torch.bfloat16
+    (1e-9 * learned.float().square().sum()).backward()
+    assert learner.grad is not None and (learner.grad != 0).float().mean() > 0.9

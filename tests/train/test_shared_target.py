@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from foretoken.models.hf import adapter
 from foretoken.models.load import load_model
 from foretoken.train import processes, run, shards, shared_target
 from foretoken.train.frozen import FrozenTarget
+from foretoken.train.job import Job
+from foretoken.train.recipe import read_recipe
 from train.test_processes import train, train_on_two
 from train.test_run import weights
 from train.test_shards import last_state
@@ -104,7 +107,7 @@ def test_learned_from_as_from_a_whole_one(
     train_on_two(gpt2, prompts, two, accumulation=2, steps=6, **changes)
     changes["accumulation"] = 2
     held = train_shared(gpt2, prompts, shared, steps=3, **changes)
-    assert all(each["whole"] for each in held)
+    assert any(each["whole"] for each in held)  # one may find what the other has written
     check_held(held)
     held = train_shared(gpt2, prompts, shared, steps=6, shard=True, **changes)
     assert not any(each["whole"] for each in held)
@@ -188,7 +191,7 @@ def test_what_needs_more_than_states(
     monkeypatch.setattr(
         shared_target, "load", lambda job: load_model(job.target, dtype="float64", backend="plain")
     )
-    with pytest.raises(ForetokenError, match="leave states and shard_target out"):
+    with pytest.raises(ForetokenError, match="leave out states, or shard_target"):
         train(
             checkpoints[0],
             answered,
@@ -230,3 +233,32 @@ def test_the_processes_of_a_launch_train_twice(
     one, two = weights(first), weights(second)
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
     assert (second / "README.md").exists()
+
+
+def job_of(target: Path, out: Path, **recipe: Any) -> Job:
+    return Job("medusa", str(target), [], read_recipe("medusa", recipe), out, "fixed")
+
+
+def test_an_adapter_beside_a_model_is_refused(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As where it isn't shared out, though no other model is loaded."""
+    target = tmp_path / "target"
+    shutil.copytree(checkpoints[0], target)
+    (target / "adapter_config.json").write_text("{}")
+    with pytest.raises(ForetokenError, match="holds an adapter beside a model"):
+        shared_target.load(job_of(target, tmp_path / "out"))
+
+
+def test_a_context_is_the_models_own(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may be longer than its configuration says, and is what texts were written by."""
+    model = load_model(checkpoints[0])
+    monkeypatch.setattr(shared_target, "load", lambda job: model)
+    monkeypatch.delattr(run, "config_of")
+    longest = []
+    for length in (200, 4 * model.max_length):
+        with run._shared_out(job_of(checkpoints[0], tmp_path, length=length)) as llm:
+            longest.append(llm.engine.target.max_length)
+    assert longest == [200, model.max_length]

@@ -38,11 +38,18 @@ def test_a_gpu_computes_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def places(device: torch.device, few: int, logits: int) -> int:
         lesson: Any = SimpleNamespace(
             tokens=SimpleNamespace(device=device),
-            hidden={3: torch.zeros(2, 5, 4)},
-            head=lambda states: torch.zeros(*states.shape[:-1], 1024),
+            _vocab_size=1024,
         )
         return Lesson.places_at_once(lesson, few, logits)
 
     assert places(cpu, 128, 2) == 128
     assert places(gpu, 128, 2) == 2**22 // 2 // 1024 == 2048
     assert places(gpu, 128, 64) == 128
+
+    def head(states: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*states.shape[:-1], 11)
+
+    nothing: Any = torch.zeros(2, 5)
+    states: Any = {3: torch.zeros(2, 5, 4)}
+    lesson = Lesson(*[nothing] * 5, states, head, *[nothing] * 3)
+    assert lesson._vocab_size == 11

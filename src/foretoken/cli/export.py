@@ -111,12 +111,13 @@ def _write(
         write.trained(config, loaded(folder / "model.safetensors"), made_for, to, out)
         shape = config["shape"]
         tokens = shape["unroll"] if "unroll" in shape else shape["block_size"] - 1
-        return launch.command(to, config["foretoken_method"], out, made_for.name, tokens)
+        method = config["foretoken_method"]
+        return launch.command(to, method, out, made_for.name, tokens, trust_remote_code)
     read_model(folder, trust_remote_code)
     weights(folder)  # a folder without them is no model
     write.model(folder, to, out)
     beside = their_name(target) if target else "TARGET"
-    return launch.command(to, None, out, beside, _DRAFTED)
+    return launch.command(to, None, out, beside, _DRAFTED, trust_remote_code)
 
 
 def _to_gguf(model: str, out: Path, kind: str, trust_remote_code: bool) -> None:

@@ -120,8 +120,7 @@ class PEagleModule(Eagle3Module):
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         entries = draw_places(lesson, self.shape["blocks"], _FIRST)
         states = self.places(lesson, entries, self.shape["depths"])
-        head, goal = self.lm_head or lesson.head, self.own_objective(objective)
-        weights = [*(self.lm_head.parameters() if self.lm_head else ())]
+        (head, weights), goal = self.learning(lesson), self.own_objective(objective)
         return blocks_loss(lesson, entries, states, _FIRST, head, weights, goal)
 
 

@@ -60,11 +60,6 @@ def load_model(
     `first_and_ends`). Raises `ForetokenError` for anything missing or not servable.
     """
     folder = find(source)
-    if (folder / "adapter_config.json").is_file():
-        raise ForetokenError(
-            f"{source} holds an adapter beside a model; merge it into the weights (PEFT's "
-            "merge_and_unload), or move its files away."
-        )
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
     config = gguf.native_config_of(folder) if here else read_config(folder, trust_remote_code)
     ends = generation_ends(folder)  # transformers reads the file too, whatever is in it
@@ -218,6 +213,11 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         one = f"the GGUF file in it, {shown(found[0].name)}" if found else one
         raise ForetokenError(f"{folder} has no config.json; give {one}.")
     _check_model(file)
+    if (folder / "adapter_config.json").is_file():
+        raise ForetokenError(
+            f"{folder} holds an adapter beside a model; merge it into the weights (PEFT's "
+            "merge_and_unload), or move its files away."
+        )
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:

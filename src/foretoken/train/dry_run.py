@@ -19,7 +19,7 @@ import torch
 
 from foretoken.drafters.specdec import SpecDecModel
 from foretoken.errors import ForetokenError
-from foretoken.train import joint
+from foretoken.train import joint, shared_target
 from foretoken.train.drafter import config_of, shape_for, trainable
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
@@ -69,7 +69,7 @@ def dry_run(
         raise joint.not_shared_out()
     config = config_of(target, trust_remote_code)
     text = _named(config, target)
-    parameters, layers = _parameters(config, trust_remote_code)
+    parameters, layers = _parameters(config, trust_remote_code, target_among)
     facts = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     module = _module(method, target, facts, config, recipe)
     weights = dict(module.named_parameters())
@@ -138,7 +138,7 @@ def _module(method: str, target: str, facts: Facts, config: Any, recipe: Recipe)
     return module
 
 
-def _parameters(config: Any, trust_remote_code: bool) -> tuple[int, list[int]]:
+def _parameters(config: Any, trust_remote_code: bool, target_among: int) -> tuple[int, list[int]]:
     """The target's, and those of each of its decoder layers."""
     from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
@@ -155,7 +155,10 @@ def _parameters(config: Any, trust_remote_code: bool) -> tuple[int, list[int]]:
             "transformers."
         ) from error
     model.tie_weights()
-    return _count(model), [_count(layer) for layer in layers_of(model) or ()]
+    layers = layers_of(model)
+    if layers is None and target_among > 1:
+        raise shared_target.no_layers(model)
+    return _count(model), [_count(layer) for layer in layers or ()]
 
 
 def _count(module: Any) -> int:

@@ -104,9 +104,11 @@ class FrozenTarget:
         return torch.float64 if self.model.dtype == torch.float64 else torch.float32
 
     def head(self, states: Tensor) -> Tensor:
-        """Logits of normed states of any dtype. Gradients pass in the products' own precision, as
-        the smallest would be 0 in float16."""
-        with nullcontext() if states.requires_grad else self._own_precision(states.device):
+        """Logits of normed states of any dtype. Where gradients pass, the products run in the
+        drafter's precision, as the smallest of them would be 0 in float16."""
+        if states.requires_grad and torch.is_autocast_enabled(states.device.type):
+            return self.model.head(states)
+        with self._own_precision(states.device):
             return self.model.head(states.to(self.model.dtype))
 
     def embed(self, tokens: Tensor) -> Tensor:

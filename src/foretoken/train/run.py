@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -45,6 +46,7 @@ from foretoken.train.sources import (
     hold_out,
     step_records,
     texts,
+    write_missing,
 )
 from foretoken.train.stored_states import StoredStates, check_states_suffice, stored_states
 from foretoken.train.subject import Subject
@@ -174,7 +176,11 @@ def prepare(job: Job) -> Setting:
 def _write(job: Job) -> None:
     """Write the texts with a target that is let go afterwards."""
     with _whole(job) as llm, beside(llm, llm.model, job.recipe.length, _WRITTEN) as writer:
-        texts(writer, job)
+        write_missing(writer, job)
+    del llm, writer
+    gc.collect()  # a model and what runs it may refer to each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _given(llm: LLM, job: Job) -> tuple[dict[str, Records], Records, str]:
@@ -185,12 +191,15 @@ def _given(llm: LLM, job: Job) -> tuple[dict[str, Records], Records, str]:
 
 def _whole(job: Job) -> LLM:
     """The target in an engine for one text."""
+    config = config_of(job.target, job.trust_remote_code).get_text_config()
+    length = job.recipe.length
+    context = getattr(config, "max_position_embeddings", None) or length
     return LLM(
         job.target,
         dtype=job.dtype,
         device=job.device,
         max_num_seqs=1,
-        max_model_len=_longest(job),
+        max_model_len=min(length, context),
         trust_remote_code=job.trust_remote_code,
     )
 
@@ -198,20 +207,14 @@ def _whole(job: Job) -> LLM:
 def _shared_out(job: Job) -> LLM:
     """The target, shared out, in an engine that is never asked for a text: for its tokenizer, its
     context and the ends of its texts."""
+    model = shared_target.load(job)
     return LLM(
-        shared_target.load(job),
+        model,
         tokenizer=job.target,
         max_num_seqs=1,
-        max_model_len=_longest(job),
+        max_model_len=min(job.recipe.length, model.max_length),
         trust_remote_code=job.trust_remote_code,
     )
-
-
-def _longest(job: Job) -> int:
-    """Tokens of a text, or of the target's context where that is shorter."""
-    config = config_of(job.target, job.trust_remote_code).get_text_config()
-    length = job.recipe.length
-    return min(length, getattr(config, "max_position_embeddings", None) or length)
 
 
 def differentiable(llm: LLM, target: str) -> CausalLM:

@@ -50,6 +50,14 @@ def load(job: Job) -> CausalLM:
     return model
 
 
+def no_layers(model: Any) -> ForetokenError:
+    """For one of which there is nothing to share out."""
+    return ForetokenError(
+        f"{type(model).__name__} has no list of decoder layers that could be shared out; leave "
+        "shard_target out."
+    )
+
+
 def _share_out(model: Any, device: torch.device) -> None:
     """Leave this process its part of each of the model's layers, which come to the device one after
     the other."""
@@ -57,10 +65,7 @@ def _share_out(model: Any, device: torch.device) -> None:
 
     layers = adapter.layers_of(model)
     if layers is None:
-        raise ForetokenError(
-            f"{type(model).__name__} has no list of decoder layers that could be shared out; leave "
-            "shard_target out."
-        )
+        raise no_layers(model)
     processes.join(device)
     mesh = init_device_mesh(device.type, (processes.count(),))
     model.requires_grad_(False)
@@ -72,6 +77,8 @@ def _share_out(model: Any, device: torch.device) -> None:
             f"The layers of {type(model).__name__} can't be shared out ({one_line(error)}); leave "
             "shard_target out."
         ) from error
+    first = layers[0]  # gathered as the others are, or its gathered copy would stay beside two more
+    first.register_forward_pre_hook(partial(_gather, first), prepend=True)
     for layer, following in pairwise(layers):
         layer.register_forward_pre_hook(partial(_gather, following))
 

@@ -85,6 +85,13 @@ def are_written(job: Job) -> bool:
     return all(file.exists() for each in folders for file in files_of(job.conversations, each))
 
 
+def write_missing(llm: LLM, job: Job) -> None:
+    """Have the target write those that it hasn't yet."""
+    for name in _read(job):
+        if name != FIXED:
+            _texts_of(llm, job, name)
+
+
 def _folder(job: Job, name: str) -> Path:
     """Where the target's texts of that name are kept."""
     folder = job.out / "data"

@@ -70,8 +70,8 @@ class StoredStates:
 
 def _not_stored(*given: Any) -> Any:
     raise ForetokenError(
-        "This drafter learns from more of the target than its states; leave states and "
-        "shard_target out."
+        "This drafter learns from more of the target than its states; leave out states, or "
+        "shard_target."
     )
 
 
@@ -187,7 +187,7 @@ def _opened(path: Path, layers: Seq[int], about: dict[str, Any]) -> dict[int, Te
         ) from error
     if not found:
         raise ForetokenError(
-            f"{path} has states of other texts, another target or other layers; give another "
-            "folder."
+            f"{path} has states of other texts, another target or precision, or other layers; "
+            "remove its folder, or give another one."
         )
     return found

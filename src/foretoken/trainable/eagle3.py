@@ -171,8 +171,7 @@ class Eagle3Module(Headed):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         outputs = self.normed(self.outputs(lesson, self.shape["unroll"]))
-        head = self.lm_head or lesson.head
-        weights = [*(self.lm_head.parameters() if self.lm_head else ())]
+        head, weights = self.learning(lesson)
         return heads_loss(lesson, outputs, head, weights, self.own_objective(objective))
 
 

@@ -31,7 +31,7 @@ from foretoken.trainable.lesson import Lesson, numbers_at_once
 from foretoken.trainable.root_states import kept_slots
 from foretoken.trees.grow import Frontier
 
-_SCORES = 2**24  # of attention at a time on a CPU: 64 MiB in float32
+_SCORES = 2**24  # of attention that are kept for the gradients: 64 MiB in float32
 _SPARE = 1024  # cache places after the context, at least: nodes of a draft that starts at its end
 _MOST_WAITING = 128  # features of a sequence, where other drafters draft
 
@@ -139,15 +139,15 @@ def _attend_unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], visible:
     """Each place attends to the first step's keys [B, T, H, W] where `visible` [B, S, T] is true,
     and to those of its own later steps; q, later keys and values: [B, S, H, W].
 
-    Scores exist for some places at a time, and where that isn't all of them they are computed again
-    for the gradients: their memory doesn't grow with the square of a text's length.
+    Where there are many scores they exist for some places at a time, and are computed again for
+    the gradients: their memory doesn't grow with the square of a text's length.
     """
     first, first_values = keys[0].transpose(1, 2), values[0].transpose(1, 2)
     rows, places, heads, _ = q.shape
-    most = numbers_at_once(q.device, _SCORES)
-    step = max(1, most // (rows * heads * visible.shape[2]))
-    if step >= places:
+    of_a_place = rows * heads * visible.shape[2]
+    if of_a_place * places <= _SCORES:
         return _attend_some(q, first, first_values, visible, *keys[1:], *values[1:])
+    step = max(1, numbers_at_once(q.device, _SCORES) // of_a_place)
     own = (q, visible, *keys[1:], *values[1:])
     parts = []
     for chunk, seen, *later in zip(*(x.split(step, 1) for x in own), strict=True):

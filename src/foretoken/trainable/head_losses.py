@@ -96,7 +96,7 @@ def predictions_loss(
             loss = loss + more[0](at, part, logits)
         return (loss * share[at]).sum()
 
-    return chunked(measure, [states], parameters, lesson.places_at_once(256, 2))
+    return chunked(measure, [states], parameters, lesson.places_at_once(2 * _CHUNK, 2))
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from foretoken.models.reduced_vocabulary import choose, ids_of, offsets, spread
 from foretoken.trainable.checkpoint import Trained, VocabularyLayers, weight_of
+from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.reduced_objective import ReducedObjective
 
@@ -57,6 +58,12 @@ class Headed(Trained):
         if self.lm_head is None:
             return head(states)
         return spread(self.lm_head(states), self.ids, self.facts.vocab_size)
+
+    def learning(self, lesson: Lesson) -> tuple[Callable[[Tensor], Tensor], list[Tensor]]:
+        """The head that it predicts with, and the weights of it that are trained."""
+        if self.lm_head is None:
+            return lesson.head, []
+        return self.lm_head, list(self.lm_head.parameters())
 
     def own_objective(self, objective: Objective) -> Objective:
         """The objective over the tokens that its head knows."""

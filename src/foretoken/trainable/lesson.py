@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -77,8 +78,11 @@ class Lesson:
         device = self.tokens.device
         if device.type != "cuda":
             return few
-        vocab = self.head(next(iter(self.hidden.values()))[:1, 0]).shape[-1]
-        return max(few, numbers_at_once(device, 0) // (logits * vocab))
+        return max(few, numbers_at_once(device, 0) // (logits * self._vocab_size))
+
+    @cached_property
+    def _vocab_size(self) -> int:
+        return int(self.head(next(iter(self.hidden.values()))[:1, 0]).shape[-1])
 
     def places_to_draft(self, most: int) -> Tensor:
         """[B, S] the places t from which a drafter of `most` tokens has something to learn: one of

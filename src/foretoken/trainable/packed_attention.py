@@ -41,6 +41,7 @@ class Packed:
 
     def __init__(self, records: Tensor) -> None:
         self._records = records
+        self._near: dict[int | None, Tensor] = {}
         rows, length = records.shape
         self.masked = rows * length**2 <= numbers_at_once(records.device, 0)
         """Whether all texts of all rows attend in one launch, by a mask that takes little of a
@@ -57,7 +58,9 @@ class Packed:
 
     def near(self, window: int | None) -> Tensor:
         """The same within a window of so many places."""
-        return self.visible if window is None else self.visible.triu(1 - window)
+        if window not in self._near:
+            self._near[window] = self.visible if window is None else self.visible.triu(1 - window)
+        return self._near[window]
 
 
 @contextmanager

@@ -163,8 +163,7 @@ def native_config(model: str) -> Any:
         reason = "it is read by code that comes with it, and doesn't run natively"
     if reason:
         raise ForetokenError(
-            f"{model} can't be trained as a drafter: {reason}; begin with another, or give the "
-            "numbers of a new one."
+            f"{model} can't be trained as a drafter: {reason}; begin with another model."
         )
     return config
 

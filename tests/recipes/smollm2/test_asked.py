@@ -13,11 +13,16 @@ from foretoken.train.data import read_conversations
 
 
 class Written:
-    """What a model wrote, and why it ended."""
+    """What a model wrote, and why it ended; one that failed has no text."""
 
     def __init__(self, text: str, reason: str = "stop", error: str | None = None) -> None:
-        self.text, self.error, self.outputs = text, error, [self]
+        self._text, self.error, self.outputs = text, error, [self]
         self.finish_reason = reason
+
+    @property
+    def text(self) -> str:
+        assert self.error is None
+        return self._text
 
 
 class Model:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from foretoken.train.recipe import read_recipe
 from trainings import SMALL, WORDS
 
 
@@ -154,3 +155,11 @@ def test_nothing_begins_after_a_failure(
     with pytest.raises(subprocess.CalledProcessError):
         train.all_of(arguments(tmp_path, only=only, jobs=jobs))
     assert sorted(commands) == only[:jobs]
+
+
+def test_all_trainings_share_their_answers(recipe: Path) -> None:
+    """So the recipes agree on what answers are written by, and on those that are held out."""
+    read = {file.stem: read_recipe(file) for file in recipe.glob("*.yaml")}
+    assert len(read) == 6
+    for name in ("length", "max_tokens", "temperature", "held", "distinct"):
+        assert len({getattr(each, name) for each in read.values()}) == 1, name

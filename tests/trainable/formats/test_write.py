@@ -413,5 +413,8 @@ def test_code_that_comes_with_a_model(tmp_path: Path, monkeypatch: pytest.Monkey
     own, out = stored_models.with_code(tmp_path / "own"), tmp_path / "out"
     with pytest.raises(ForetokenError, match="--trust-remote-code"):
         exported(own, "vllm", out)
-    exported(own, "vllm", out, "--trust-remote-code")
+    done = CliRunner().invoke(
+        app, ["export", str(own), "--to", "vllm", "--out", str(out), "--trust-remote-code"]
+    )
+    assert done.exit_code == 0 and done.output.rstrip().endswith("--trust-remote-code")
     assert (out / "own.py").read_text() == (own / "own.py").read_text()
