@@ -249,7 +249,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", help="default: cuda")
     parser.add_argument("--backends", nargs="+", default=["plain", "cuda_graphs"])
     parser.add_argument("--methods", nargs="+", default=["sps", "auto"])
-    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES)
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, help="default: 1 to 64")
     parser.add_argument("--tokens", type=int, default=128, help="written for each prompt")
     parser.add_argument("--repeats", type=int, default=5, help="at least 5 (default: 5)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")

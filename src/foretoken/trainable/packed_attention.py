@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from foretoken.trainable.lesson import numbers_at_once
+from foretoken.trainable.lesson import Lesson, numbers_at_once
 
 _NAME = "foretoken_packed"
 _PLACES = 1024  # of a text that attend at a time, where they don't see all before them alike
@@ -37,29 +37,25 @@ def text_lengths(records: Tensor) -> list[list[int]]:
 
 
 class Packed:
-    """Packed rows, as attention takes them; records: [B, T] whose each place is."""
+    """A lesson's packed rows, as attention takes them."""
 
-    def __init__(self, records: Tensor) -> None:
-        self._records = records
+    def __init__(self, lesson: Lesson) -> None:
+        self._lesson = lesson
         self._near: dict[int | None, Tensor] = {}
-        rows, length = records.shape
-        self.masked = rows * length**2 <= numbers_at_once(records.device, 0)
+        rows, length = lesson.records.shape
+        self.masked = rows * length**2 <= numbers_at_once(lesson.records.device, 0)
         """Whether all texts of all rows attend in one launch, by a mask that takes little of a
         GPU's memory; a CPU, and longer texts, have one for each text."""
 
     @cached_property
     def lengths(self) -> list[list[int]]:
-        return text_lengths(self._records)
-
-    @cached_property
-    def visible(self) -> Tensor:
-        """[B, 1, T, T] which places each place sees."""
-        return (self._records[:, :, None] == self._records[:, None]).tril()[:, None]
+        return text_lengths(self._lesson.records)
 
     def near(self, window: int | None) -> Tensor:
-        """The same within a window of so many places."""
+        """[B, 1, T, T] which places each place sees, within a window of so many places."""
         if window not in self._near:
-            self._near[window] = self.visible if window is None else self.visible.triu(1 - window)
+            seen = self._lesson.attention_mask[:, None]
+            self._near[window] = seen if window is None else seen.triu(1 - window)
         return self._near[window]
 
 

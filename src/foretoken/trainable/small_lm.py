@@ -108,7 +108,7 @@ class TrainedLM(Trained):
                 input_ids=lesson.tokens,
                 position_ids=lesson.positions,
                 use_cache=False,
-                packed=Packed(lesson.records),
+                packed=Packed(lesson),
             )
         states: Tensor = out.last_hidden_state
         return states
