@@ -124,11 +124,11 @@ static inline const float *filled_up(const float *x, long left, float *full) {
 
 // What comes next is fetched ahead, a little with every group of rows: all at once would keep the
 // loads waiting.
-static const long AHEAD = 2048;  // bytes
+static const long AHEAD = 2048, BLOCKS_AHEAD = FETCHED_INTO == 2 ? 4096 : AHEAD;  // bytes
 static inline void fetch(const uint8_t *p, long size, int part, int parts) {
 #pragma GCC unroll 16
   for (long i = 0; 64 * i < size; i++)
-    if (i % parts == part) __builtin_prefetch(p + AHEAD + 64 * i);
+    if (i % parts == part) fetch_line(p + BLOCKS_AHEAD + 64 * i);
 }
 
 #else

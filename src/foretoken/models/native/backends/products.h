@@ -17,8 +17,8 @@
 
 // Fetches `size` bytes, a multiple of those of a line or part of one.
 static inline void fetch_lines(const void *from, long size) {
-  __builtin_prefetch(from);
-  if (size > 64) __builtin_prefetch((const char *)from + 64);
+  fetch_line(from);
+  if (size > 64) fetch_line((const char *)from + 64);
 }
 
 // How many panels are read together for one to three rows: as there are registers for their sums.

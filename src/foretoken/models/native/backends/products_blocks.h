@@ -212,7 +212,9 @@ static void blocks_times(const uint8_t *w, long between, Tile x, float *y, long 
   for (int s = 0; s < S; s++)
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++) sums[s][r] = (Floats)loaded(y + r * apart + s * LANES);
-  for (long u = 0; u < count; u++, w += unit(F), x = x.from(kind.group))
+  for (long u = 0; u < count; u++, w += unit(F), x = x.from(kind.group)) {
+    // Behind a panel's end come the next S panels, which start where these S end.
+    const long jump = (count - u) * unit(F) > BLOCKS_AHEAD ? 0 : (S - 1) * between;
 #pragma GCC unroll 4
     for (int s = 0; s < S; s++) {
       const uint8_t *own = w + s * between;
@@ -224,9 +226,11 @@ static void blocks_times(const uint8_t *w, long between, Tile x, float *y, long 
         Bytes vectors[8];
 #pragma GCC unroll 8
         for (int j = 0; j < 8; j++) vectors[j] = weights_at<F>(q, j);
-        groups_of_block<F, R, 0>(vectors, at, 0, own + b * share, share, scale, other, sums[s]);
+        const uint8_t *ahead = own + jump + b * share;
+        groups_of_block<F, R, 0>(vectors, at, 0, ahead, share, scale, other, sums[s]);
       }
     }
+  }
 #pragma GCC unroll 8
   for (int s = 0; s < S; s++)
 #pragma GCC unroll 16
