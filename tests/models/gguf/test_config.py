@@ -209,6 +209,19 @@ def test_ends_of_the_text_and_of_a_turn(tmp_path: Path) -> None:
 ENDS = ("<end_of_turn>", "<|endoftext|>", "<|end_of_text|>")
 
 
+@pytest.mark.parametrize("text", ["<eos>", "</s>"])
+@pytest.mark.parametrize("kind", [3, 1])
+def test_the_end_of_the_text_beside_that_of_a_turn(text: str, kind: int, tmp_path: Path) -> None:
+    """Files of Gemma 3 and of models with ChatML name the turn's alone; in Gemma's vocabulary
+    `</s>` is a tag of HTML and no control token."""
+    tokens = [*gguf_files.tokens()[:-1], text]
+    also: dict[str, Any] = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": None}
+    also["tokenizer.ggml.token_type"] = [1] * (len(tokens) - 1) + [kind]
+    path = gguf_files.written(tmp_path / "a.gguf", "gemma3", also=also)
+    ends = {gguf_files.VOCAB - 2, *([gguf_files.VOCAB - 1] if kind == 3 else [])}
+    assert config.ends(GGUFFile(path)) == ends
+
+
 @pytest.mark.parametrize(("text", "known"), [*((text, True) for text in ENDS), ("<turn>", False)])
 def test_the_end_of_a_turn_that_the_file_does_not_name(
     text: str, known: bool, tmp_path: Path

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 import gguf_files
 from foretoken.errors import ForetokenError
-from foretoken.models.gguf import tokenizer, vocabulary
+from foretoken.models.gguf import config, tokenizer, vocabulary
 from foretoken.models.gguf.reader import GGUFFile
 from foretoken.models.load import load_tokenizer
 
@@ -71,7 +71,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def test_ids_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, metadata = CASES[case]
     ours, theirs = both(tmp_path, architecture, **metadata)
-    for text in (*TEXTS, "aba ab  aba<img>a</s>"):
+    spaced = architecture == "llama" and "tokenizer.ggml.scores" in metadata
+    for text in (*TEXTS, "aba ab  aba<img>" if spaced else "aba ab  aba<img>a</s>"):
         ids = theirs(text)["input_ids"]
         assert ours(text)["input_ids"] == ids, text
         assert ours.decode(ids) == theirs.decode(ids)
@@ -130,6 +131,48 @@ def test_no_space_is_put_before_a_text_where_the_file_says_so(tmp_path: Path) ->
     path = gguf_files.written(tmp_path / "a.gguf", also=pieces(add_space_prefix=False))
     made = tokenizer.read(GGUFFile(path))
     assert made.convert_ids_to_tokens(made("ab")["input_ids"]) == ["<s>", "ab"]
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_a_space_before_what_follows_a_special_token(prefix: bool, tmp_path: Path) -> None:
+    """As the makers of Llama 2 and Mistral write their chats, and llama.cpp; transformers' reader
+    puts it before the whole text alone. A space that is there is not doubled."""
+    path = gguf_files.written(tmp_path / "a.gguf", also=pieces(add_space_prefix=prefix))
+    made = tokenizer.read(GGUFFile(path))
+    ids = made("<s>ab</s>ab<img>a</s> ab", add_special_tokens=False)["input_ids"]
+    ab, a = ("▁ab", "▁a") if prefix else ("ab", "a")
+    assert made.convert_ids_to_tokens(ids) == ["<s>", ab, "</s>", ab, "<img>", a, "</s>", "▁ab"]
+    written = vocabulary.metadata(made, len(PIECES + BYTES))
+    assert written["tokenizer.ggml.add_space_prefix"] == prefix
+
+
+def test_phi_3_strips_what_follows_a_special_token(tmp_path: Path) -> None:
+    """Line ends of its chat template, which no metadata say; but not after the tokens that begin
+    and end whole texts, and not in Phi 4's files, which are byte-level."""
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "phi3")
+    tokens = [*PIECES[:-1], "<|user|>", "<|endoftext|>", *BYTES[1:]]
+    given = pieces(tokens=tokens, token_type=[2, 3, 3, *[1] * 9, 3, 3, *[6] * 255])
+    for key, value in given.items():
+        if value is not None:
+            gguf_files.add(writer, key, value)
+    gguf_files.finish(writer)
+    made = load_tokenizer(tmp_path / "a.gguf")
+    for text, expected in (
+        ("<|user|>\nab", ["<|user|>", "▁ab"]),
+        ("ab</s>\nab", ["▁ab", "</s>", "▁ab"]),
+        ("<|endoftext|>\nab", ["<|endoftext|>", "▁", "<0x0A>", "ab"]),
+    ):
+        ids = made(text, add_special_tokens=False)["input_ids"]
+        assert made.convert_ids_to_tokens(ids) == expected, text
+
+
+def test_ids_of_tokens_that_there_are_not(tmp_path: Path) -> None:
+    """Some converters write -1 for padding, without its sign; llama.cpp runs such files."""
+    also = pieces(padding_token_id=2**32 - 1, unknown_token_id=2**32 - 1)
+    file = GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also))
+    made = tokenizer.read(file)
+    assert made.pad_token is None and made.unk_token is None and made("ab")["input_ids"]
+    assert config.read(file).pad_token_id is None
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -37,6 +37,9 @@ _KNOWN_ENDS = {
     *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>", "_<EOT>"),
     *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>"),
 }
+_CONTROL_ENDS = {"<eos>", "</s>"}
+"""Ends of the text where they are control tokens: Gemma's `</s>` is HTML's."""
+_CONTROL = 3  # a type of tokens
 _KNOWN = {
     *_NUMBERS,
     *("attention.head_count_kv", "attention.key_length", "attention.value_length", "vocab_size"),
@@ -113,6 +116,8 @@ def _given(file: GGUFFile) -> dict[str, Any]:
     else:
         given["rope_parameters"] = rope
     given["vocab_size"] = _vocabulary(numbers)
+    if (given["pad_token_id"] or 0) >= given["vocab_size"]:  # -1 without its sign
+        given["pad_token_id"] = None
     given["tie_word_embeddings"] = OUTPUT not in file.tensors
     return {"model_type": FAMILIES[file.architecture].model_type, "dtype": dtype_of(file), **given}
 
@@ -167,7 +172,15 @@ def ends(file: GGUFFile) -> frozenset[int]:
         raise file.refusal(f"its end-of-text ids are {shown(ids)}")
     named = ENDS[1] in file.metadata or _TOKENS not in file.metadata
     tokens = [] if named else file.strings(_TOKENS)
-    return frozenset([*ids, *(i for i, token in enumerate(tokens) if token in _KNOWN_ENDS)])
+    kinds: Any = file.metadata.get("tokenizer.ggml.token_type")
+    listed = isinstance(kinds, list) and len(kinds) == len(tokens)
+    control = {i for i, kind in enumerate(kinds) if kind == _CONTROL} if listed else set()
+    known = (
+        i
+        for i, token in enumerate(tokens)
+        if token in _KNOWN_ENDS or (token in _CONTROL_ENDS and i in control)
+    )
+    return frozenset([*ids, *known])
 
 
 def dtype_of(file: GGUFFile) -> torch.dtype:

@@ -1,9 +1,10 @@
 """A tokenizer from a GGUF file's metadata: byte-level BPE ("gpt2") and SentencePiece's ("llama").
 
 The ids are those of transformers' `AutoTokenizer.from_pretrained(…, gguf_file=…)`, but where it
-cuts text in a simpler way than the model's makers (`DIGITS`, `WHOLE`): there they are the makers',
-and llama.cpp's. A way of cutting text into words that isn't known here is refused, as another one
-would give other ids.
+cuts text in a simpler way than the model's makers (`DIGITS`, `WHOLE`; the space after a special
+token, in `_sentencepiece`; the white space that Phi 3's take): there they are the makers', and
+llama.cpp's. A way of cutting text into words that isn't known here is refused, as another one would
+give other ids.
 """
 
 from __future__ import annotations
@@ -80,7 +81,13 @@ def serves(file: GGUFFile) -> bool:
     """Whether `read` is to read it, of an architecture that isn't: transformers' reader takes ways
     of cutting text that it doesn't know for GPT-2's, without a word."""
     kind, words = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
-    return kind == "gpt2" and words not in _THEIRS
+    return (kind == "gpt2" and words not in _THEIRS) or _strips(file)
+
+
+def _strips(file: GGUFFile) -> bool:
+    """Whether special tokens take the white space after them, which no metadata say of Phi 3's."""
+    kind = file.metadata.get("tokenizer.ggml.model")
+    return file.architecture == "phi3" and kind == "llama"
 
 
 def read(file: GGUFFile) -> Any:
@@ -188,7 +195,9 @@ def _words(file: GGUFFile) -> str:
 
 
 def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Any:
-    """BPE over characters, whose merges follow from the vocabulary; Gemma's by its order."""
+    """BPE over characters, whose merges follow from the vocabulary; Gemma's by its order. Others
+    put a space before a text, and before what follows a special token: in SentencePiece's own
+    library, with which the models were made, that is another text."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     gemma = file.architecture.startswith("gemma")
@@ -208,7 +217,7 @@ def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Any:
     else:
         prefix = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
         made.pre_tokenizer = pre_tokenizers.Metaspace(
-            _SPACE, prepend_scheme="first" if prefix else "never", split=False
+            _SPACE, prepend_scheme="always" if prefix else "never", split=False
         )
         after += [decoders.Strip(" ", 1, 0)] if prefix else []
     made.decoder = decoders.Sequence(after)
@@ -293,12 +302,18 @@ def _keep_whole(made: Any, file: GGUFFile, tokens: list[str]) -> None:
     from tokenizers import AddedToken
 
     named = list(zip(tokens, _kinds(file, tokens), strict=True))
+    strips, bare = _strips(file), ("<s>", "<|endoftext|>")
     control = [token for token, kind in named if kind == _CONTROL]
-    made.add_special_tokens([AddedToken(t, normalized=False, special=True) for t in control])
+    made.add_special_tokens(
+        [
+            AddedToken(t, normalized=False, special=True, rstrip=strips and t not in bare)
+            for t in control
+        ]
+    )
     added = [token for token, kind in named if kind == _USER_DEFINED]
     made.add_tokens(
         [
-            AddedToken(token, normalized=False, special=False)
+            AddedToken(token, normalized=False, special=False, rstrip=strips)
             for token in added
             if made.token_to_id(token) is not None
         ]
@@ -312,8 +327,12 @@ def _special(file: GGUFFile, tokens: list[str]) -> dict[str, str | None]:
 
 
 def _special_ids(file: GGUFFile, tokens: list[str]) -> dict[str, int | None]:
+    """None for a token that there isn't, or, of those that no text needs, that isn't there: some
+    converters write -1 for it, without its sign."""
     ids = {name: file.metadata.get(f"tokenizer.ggml.{key}_token_id") for name, key in _SPECIAL}
     for name, i in ids.items():
-        if i is not None and not (type(i) is int and 0 <= i < len(tokens)):
+        if name in ("unk_token", "pad_token") and type(i) is int and i >= len(tokens):
+            ids[name] = None
+        elif i is not None and not (type(i) is int and 0 <= i < len(tokens)):
             raise file.refusal(f"its {name} is {shown(i)}, and it has {len(tokens)} tokens")
     return ids

@@ -59,7 +59,9 @@ def _sentencepiece(made: Mapping[str, Any], tokens: list[str], merges: list[str]
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.scores": [rank.get(token, 0.0) for token in tokens],
-        "tokenizer.ggml.add_space_prefix": '"Prepend"' in given or '"first"' in given,
+        "tokenizer.ggml.add_space_prefix": any(
+            f'"{way}"' in given for way in ("Prepend", "first", "always")
+        ),
     }
 
 
