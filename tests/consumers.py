@@ -2,9 +2,11 @@
 forward pass, written from what their code does and not from our readers.
 
 Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
-model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and pull request 25454; for
-DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's 35371; for MLP speculators
-vLLM's model_executor/models/mlp_speculator.py.
+model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and its targets'
+`set_eagle3_layers_to_capture` (llama.py, pull requests 25454 and 32334); for DFlash 2 z-lab's
+dflash/model.py, vLLM's pull request 52816 and SGLang's 35371; for MLP speculators vLLM's
+model_executor/models/mlp_speculator.py. Both programs join captured states in the order of the
+target's layers, whatever the list's.
 """
 
 from __future__ import annotations
@@ -53,14 +55,17 @@ def speculators(folder: Path) -> Read:
     return Read(layer, tensors, capture, {name for name in names if config.get(name)})
 
 
-def sglang(folder: Path) -> Read:
-    """Tensors of other norms are not loaded, and not missed."""
+def sglang(folder: Path, counts: str = "llama") -> Read:
+    """Tensors of other norms are not loaded, and not missed. counts: the target that counts the
+    layers: Llama's and Qwen's from the first one's output, DeepSeek's so where the list begins
+    with 1, GPT-OSS from the embedding."""
     config, tensors = _folder(folder)
     assert config["architectures"][0] in SGLANG
     inner = config.get("eagle_config") or {}
     ids = inner.get("eagle_aux_hidden_state_layer_ids") or _usual(config)
-    first_of_outputs = "eagle_aux_hidden_state_layer_ids" in inner and ids[0] == 1
-    return Read(config, tensors, [i + first_of_outputs for i in ids], set())
+    more = {"llama": 1, "deepseek": int(ids[0] == 1), "gpt_oss": 0}[counts]
+    more = more if "eagle_aux_hidden_state_layer_ids" in inner else 0
+    return Read(config, tensors, [i + more for i in ids], set())
 
 
 def _usual(config: Mapping[str, Any]) -> list[int]:
@@ -211,7 +216,7 @@ def dflash2(
         shifted = [F.pad(x, (0, 0, tap, 0))[:size] for tap in range(taps)]
         return sum((weights[:, tap] * shifted[tap] for tap in range(taps)), torch.zeros_like(x))
 
-    context = torch.cat([past[i] for i in given["target_layer_ids"]], -1)
+    context = torch.cat([past[i] for i in sorted(given["target_layer_ids"])], -1)
     context = norm(linear(context, "fc"), "hidden_norm")
     x = embed(torch.tensor([root] + [given["mask_token_id"]] * (size - 1))).float()
     for i in range(config["num_hidden_layers"]):

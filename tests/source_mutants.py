@@ -305,8 +305,8 @@ DRAFTING: dict[str, Mutant] = {
     ),
     "EAGLE-3's layers off by one at SGLang": Mutant(
         f"{WRITE}:_counted",
-        "[index - 1 for index in capture] if capture[0] == 2 else capture",
-        "[index - 1 for index in capture]",
+        "target.config.get('model_type') == 'gpt_oss'",
+        "True",
         (f"{WRITE_TEST}::test_layers_as_sglang_counts_them",),
     ),
     "a norm that SGLang leaves out": Mutant(
@@ -438,8 +438,8 @@ READING: dict[str, Mutant] = {
     ),
     "GliDe reads row by row": Mutant(
         "foretoken.trainable.cross_attention:CrossAttentionModel.follow",
-        "self._read([s for s, step in zip(sequences, steps, strict=True) if not step.tokens])",
-        "[self._read([s]) for s, step in zip(sequences, steps) if not step.tokens]",
+        "self._read([s for s, _ in reading], max((step.read for _, step in reading), default=0))",
+        "[self._read([s], step.read) for s, step in reading]",
         (ONE_PASS.format("layers_over_the_target_read_prompts"),),
     ),
 }

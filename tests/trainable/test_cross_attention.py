@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
-from foretoken import ForetokenError
+from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.glide import Glide
-from foretoken.testing import Pair
+from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable import cross_attention
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.cross_attention import CrossAttentionModule
 from foretoken.trainable.losses import DIVERGENCES, Objective
+from foretoken.verify.speculative import Speculative
 from modules import glimpse_module, learned_glimpse_module
 
 
@@ -81,3 +85,22 @@ def test_targets(small: Pair) -> None:
         Glide()
     with pytest.raises(ForetokenError, match="below the target's 2 layers"):
         CrossAttentionModule.from_shape(module.facts, {"read_layer": 2}, "it")
+
+
+def test_a_long_prompt_is_read_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the target reads it: a pass has a mask as large as its width squared."""
+    widths, made = [], cross_attention.chain_feed
+
+    def noted(cache: Any, slots: Any, tokens: list[list[int]], **more: Any) -> Any:
+        widths.append(max(map(len, tokens)))
+        return made(cache, slots, tokens, **more)
+
+    monkeypatch.setattr(cross_attention, "chain_feed", noted)
+    monkeypatch.setattr(cross_attention, "_CHUNK", 8)
+    pair = tiny_pair(max_length=256)
+    params = SamplingParams(temperature=0, max_tokens=12)
+    prompt = [i % 90 for i in range(128)]
+    [out] = serve(
+        pair.target, Glide(glimpse_module(pair)), Speculative(), [prompt], params, chunk=8
+    )
+    assert out.error is None and max(widths) <= 8 and sum(widths) >= 127

@@ -40,6 +40,8 @@ _EMBEDDINGS = tuple(
     f".{name}.weight" for name in ("embed_tokens", "wte", "embed_in", "word_embeddings")
 )
 """How the names of targets' embeddings end: Llama's and its like, GPT-2's, GPT-NeoX's, Falcon's."""
+_HEADS = (".lm_head.weight", ".embed_out.weight")
+"""How the names of targets' heads end."""
 _DRAFTED = 5  # tokens of a model that drafts alone, in the line that is printed
 
 
@@ -144,7 +146,8 @@ def _target(
     name: str | None, facts: Mapping[str, Any], drafter: str, trust_remote_code: bool
 ) -> Target:
     """Raises `ForetokenError` for one that the drafter wasn't trained for."""
-    from foretoken.models.load import find, read_config
+    from foretoken.models.load import find, read_config, tokenizer_of
+    from foretoken.models.native import block
     from foretoken.recommender.elsewhere import their_name
     from foretoken.trainable.checkpoint import Facts
     from foretoken.trainable.formats.write import Target
@@ -156,28 +159,36 @@ def _target(
     text = config.get_text_config()
     this = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     Facts(**facts).check(this, drafter)
+    scale = block.embedding_scale(text) if text.model_type in block.FAMILIES else 1.0
+    heads = _EMBEDDINGS if text.to_dict().get("tie_word_embeddings") else _HEADS
+
+    def tokens() -> int | None:
+        tokenizer = tokenizer_of(None, folder, trust_remote_code)
+        return None if tokenizer is None else len(tokenizer)
+
     return Target(
         their_name(name),
         {**text.to_dict(), "architectures": config.architectures},
-        lambda: _embedding(folder, text),
+        embedding=lambda: _stored(folder, _EMBEDDINGS, "an embedding") * scale,
+        head=lambda: _stored(folder, heads, "a head"),
+        scaled=scale != 1.0,
+        tokens=tokens,
     )
 
 
-def _embedding(folder: Path, config: Any) -> Tensor:
-    """[V, D] what the target's layers read of each token. Raises `ForetokenError` where it can't be
+def _stored(folder: Path, endings: tuple[str, ...], kind: str) -> Tensor:
+    """[V, D] the target's tensor of one of these names. Raises `ForetokenError` where it can't be
     told from its files."""
     from foretoken.models.load import weights
-    from foretoken.models.native import block
 
     stored = weights(folder)
-    names = [name for name in stored.headers if f".{name}".endswith(_EMBEDDINGS)]
+    names = [name for name in stored.headers if f".{name}".endswith(endings)]
     if len(names) != 1:
         raise ForetokenError(
-            f"{folder} has {len(names)} tensors named as an embedding, and speculators needs a "
-            "copy of the target's; write the drafter for 'vllm'."
+            f"{folder} has {len(names)} tensors named as {kind}, and the drafter is written with a "
+            "copy of the target's."
         )
-    scale = block.embedding_scale(config) if config.model_type in block.FAMILIES else 1.0
-    return stored(names[0]) * scale
+    return stored(names[0])
 
 
 def _json(folder: Path) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from foretoken.trainable.layer import (
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 
+_CHUNK = 512  # tokens of all texts in a pass that reads them
 _SPARE = 64  # cache places after the context, at least, for drafts that reach over its end
 
 AttendTarget = Callable[[Tensor], Tensor]
@@ -237,11 +238,13 @@ class CrossAttentionModel:
 
     def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """Read prompts along with the target; new tokens are read with the next draft."""
-        self._read([s for s, step in zip(sequences, steps, strict=True) if not step.tokens])
+        reading = [(s, step) for s, step in zip(sequences, steps, strict=True) if not step.tokens]
+        self._read([s for s, _ in reading], max((step.read for _, step in reading), default=0))
 
     def root_logits(self, sequences: Seq[Sequence]) -> Tensor:
         """[B, 1, V] logits after each text."""
-        self._read(sequences)
+        while self._read(sequences, max(1, _CHUNK // max(1, len(sequences)))):
+            pass
         self._ahead = 0
         self._target_kv = [self._access.kv(s, self._module.read_layer) for s in sequences]
         roots = torch.tensor([s.tokens[-1] for s in sequences], device=self.device)
@@ -260,17 +263,22 @@ class CrossAttentionModel:
     def _slots(self, sequences: Seq[Sequence]) -> list[int]:
         return [self._cache.slot(s.id) for s in sequences]
 
-    def _read(self, sequences: Seq[Sequence]) -> None:
-        """Write keys and values of the tokens since the last draft, up to the root."""
+    def _read(self, sequences: Seq[Sequence], most: int) -> bool:
+        """Write keys and values of the tokens since the last draft, up to the root: at most so many
+        of each text. Returns whether there were any."""
         slots, lengths = self._slots(sequences), self._cache.lengths
-        missing = [s.tokens[lengths[slot] : -1] for s, slot in zip(sequences, slots, strict=True)]
+        missing = [
+            s.tokens[lengths[slot] : min(lengths[slot] + most, len(s.tokens) - 1)]
+            for s, slot in zip(sequences, slots, strict=True)
+        ]
         if not any(missing):
-            return
+            return False
         feed = chain_feed(self._cache, slots, missing)
         both = self._module.keys(self._access.embed(feed.tokens), feed.positions)
         attention.write(self._cache.layer[0], torch.stack(both, 2), feed)
         for slot, tokens in zip(slots, missing, strict=True):
             lengths[slot] += len(tokens)
+        return True
 
     def _attend_target(self, queries: Tensor) -> Tensor:
         """Attention of one token of each row over its row of the target's cache, in place."""

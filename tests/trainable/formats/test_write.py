@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from torch import Tensor
 from transformers import (
     AutoConfig,
     Gemma3Config,
     GPT2Config,
     GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
     dynamic_module_utils,
 )
 from typer.testing import CliRunner
@@ -32,7 +35,7 @@ from foretoken.testing import Pair, native, tiny_transformers
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle3 import NORMS
-from foretoken.trainable.formats import recognise
+from foretoken.trainable.formats import recognise, write
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.selected_blocks import SelectedModule
 from stored_models import original
@@ -55,6 +58,7 @@ WRITTEN = {
     "dflash, reduced": lambda facts: BlockModule(facts, draft_vocab_size=11, **BLOCK),
     "dflash2": lambda facts: SelectedModule(facts, **SELECTED),
 }
+DEEP = 5  # layers
 UNWRITTEN = {("dflash, a window", "speculators"), ("dflash2", "speculators")}
 UNWRITTEN |= {("dflash, reduced", "vllm")}
 
@@ -116,6 +120,14 @@ def test_a_target_with_other_names(tmp_path: Path) -> None:
         exported(tmp_path / "own", "speculators", tmp_path / "other", *given)
 
 
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a target with layers enough for what SGLang reads."""
+    folder = tmp_path_factory.mktemp("deep")
+    tiny_transformers(VOCAB, layers=DEEP, width=WIDTH, dtype=torch.float32).save_pretrained(folder)
+    return folder
+
+
 def config_of(folder: Path) -> Any:
     return json.loads((folder / "config.json").read_text())
 
@@ -138,28 +150,35 @@ def test_layers_are_counted_as_the_program_counts_them(
     assert theirs["aux_hidden_state_layer_ids"] == [1, 3]
 
 
-def test_layers_as_sglang_counts_them(target: Path, small: Pair, tmp_path: Path) -> None:
-    """From the first layer's output on where the list then begins with 1, else from the
-    embedding's."""
-    for name, capture, said in (("a", [2, 1, 3], [1, 0, 2]), ("b", [3, 2, 1], [3, 2, 1])):
-        module = eagle3(capture=capture)(Facts.of(small.target))
-        module.save(tmp_path / name, {"target_name": str(target)})
-        config = config_of(exported(tmp_path / name, "sglang", tmp_path / f"{name} out"))
-        assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == said
-        assert "eagle_aux_hidden_state_layer_ids" not in config
+def test_layers_as_sglang_counts_them(deep: Path, tmp_path: Path) -> None:
+    """From the first layer's output on in most of its targets, and in some where the list then
+    begins with 1; GPT-OSS counts as we do."""
+    module = eagle3(capture=[4, 2, 3])(Facts(WIDTH, VOCAB, DEEP))
+    module.save(tmp_path / "own", {"target_name": str(deep)})
+    out = exported(tmp_path / "own", "sglang", tmp_path / "out")
+    assert "eagle_aux_hidden_state_layer_ids" not in config_of(out)
+    for counts in ("llama", "deepseek"):
+        assert consumers.sglang(out, counts).capture == [2, 3, 4]
+    config = json.loads((tmp_path / "own" / "config.json").read_text())
+    nothing: Any = None  # neither is read
+    target = write.Target("t", {"model_type": "gpt_oss"}, nothing, nothing, False, nothing)
+    tensors = load_file(tmp_path / "own" / "model.safetensors")
+    write.trained(config, tensors, target, "sglang", tmp_path / "gpt-oss")
+    assert consumers.sglang(tmp_path / "gpt-oss", "gpt_oss").capture == [2, 3, 4]
 
 
 PLAIN = {"rope_theta": 500.0}
 READ_BY_BOTH = {
-    "the usual layers": {"capture": [2, 1, 3]},
-    "layers from 0 on": {"capture": [0, 1, 3]},
-    "the last layers": {"capture": [3, 2, 1]},
-    "whole vocabulary": {"draft_vocab_size": VOCAB, "capture": [2, 3, 1]},
+    "the usual layers": {"capture": [2, 3, 5]},
+    "layers in another order": {"capture": [5, 2, 4]},
+    "whole vocabulary": {"draft_vocab_size": VOCAB, "capture": [2, 4, 3]},
+    "the target's head": {"draft_vocab_size": None, "capture": [2, 3, 4]},
 }
 READ_BY_VLLM = {
     **READ_BY_BOTH,
-    "norms": {"norms": ["fc_norm", "norm_before_residual"]},
-    "other norms": {"norms": ["norm_before_fc"]},
+    "layers from 0 on": {"capture": [0, 1, 3]},
+    "norms": {"norms": ["fc_norm", "norm_before_residual"], "capture": [5, 0, 3]},
+    "other norms": {"norms": ["norm_before_fc"], "capture": [3, 1, 2]},
     "normed queries": {"qk_norm": True, "head_width": 12},
     "several layers": {"num_layers": 3, "norms": ["norm_before_fc", "fc_norm"]},
 }
@@ -172,22 +191,23 @@ READ_BY_VLLM = {
     ids=[f"vllm, {name}" for name in READ_BY_VLLM] + [f"sglang, {name}" for name in READ_BY_BOTH],
 )
 def test_programs_compute_what_we_do(
-    reader: Any, shape: dict[str, Any], target: Path, small: Pair, tmp_path: Path
+    reader: Any, shape: dict[str, Any], deep: Path, tmp_path: Path
 ) -> None:
     """EAGLE-3 by each program's own reading of the folder: captured layers and logits."""
-    made_here: Any = eagle3(**{**PLAIN, **shape})(Facts.of(small.target)).float().eval()
+    made_here: Any = eagle3(**{**PLAIN, **shape})(Facts(WIDTH, VOCAB, DEEP)).float().eval()
     random = torch.Generator().manual_seed(2)
     for weight in made_here.parameters():
         weight.data = torch.randn(weight.shape, generator=random) * 0.3
-    made_here.save(tmp_path / "own", {"target_name": str(target)})
+    made_here.save(tmp_path / "own", {"target_name": str(deep)})
     out = exported(tmp_path / "own", reader.__name__, tmp_path / "out")
     read = reader(out)
-    assert read.capture == made_here.shape["capture"]
+    assert read.capture == sorted(made_here.shape["capture"])  # the order in which states come
     tokens = torch.randint(0, VOCAB, (1, 9), generator=random)
-    states = {i: torch.randn(1, 9, WIDTH, generator=random) for i in range(LAYERS + 1)}
-    lesson = _lesson(tokens, states, target)
+    states = {i: torch.randn(1, 9, WIDTH, generator=random) for i in range(DEEP + 1)}
+    lesson = _lesson(tokens, states, deep)
     with torch.no_grad():
-        ours = made_here.lm_head(made_here.normed(made_here.outputs(lesson, 1)))[0, :-1, 0]
+        head = made_here.lm_head or lesson.head
+        ours = head(made_here.normed(made_here.outputs(lesson, 1)))[0, :-1, 0]
         following = lesson.embed(tokens.roll(-1, 1))[0].float()
         theirs = consumers.logits(read, {i: x[0] for i, x in states.items()}, following)[:-1]
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-4)
@@ -199,7 +219,8 @@ def test_programs_compute_what_we_do(
         ({"norms": ["norm_before_residual"]}, "has norm_before_residual, which SGLang leaves out"),
         ({"num_layers": 2}, "has 2 layers and SGLang serves one"),
         ({"norms": ["fc_norm"], "qk_norm": True}, "has fc_norm and qk_norm, which SGLang"),
-        ({"capture": [1, 2, 3]}, r"layers \[1, 2, 3\], and SGLang takes those that begin with 1"),
+        ({"capture": [3, 1, 2]}, r"layers \[1, 2, 3\], and .* only where they begin with 2"),
+        ({"capture": [0, 2, 3]}, r"layers \[0, 2, 3\], and .* only where they begin with 2"),
     ],
 )
 def test_what_sglang_would_misread(
@@ -303,11 +324,58 @@ def test_a_mask_of_its_own(to: str, target: Path, small: Pair, tmp_path: Path) -
     assert drafts("dflash", out, model) == drafts("dflash", tmp_path / "own", model)
 
 
+def test_a_mask_that_sglang_writes_over_a_token(small: Pair, tmp_path: Path) -> None:
+    """Where the target's head is its embedding, or its last token is one of its tokenizer's, other
+    texts would come; vLLM leaves the target as it is."""
+    module = BlockModule(Facts.of(small.target), **{**BLOCK, "mask_token_id": None})
+    tied = tiny_transformers(VOCAB, layers=LAYERS, width=WIDTH)
+    tied.config.tie_word_embeddings = True
+    tied.save_pretrained(tmp_path / "tied")
+    used = tiny_transformers(VOCAB, layers=LAYERS, width=WIDTH)
+    used.save_pretrained(tmp_path / "used")
+    words = Tokenizer(WordLevel({str(i): i for i in range(VOCAB)}, unk_token="0"))
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(tmp_path / "used")
+    for name in ("tied", "used"):
+        module.save(tmp_path / "own", {"target_name": str(tmp_path / name)})
+        with pytest.raises(ForetokenError, match="would write over a token of this target"):
+            exported(tmp_path / "own", "sglang", tmp_path / "out")
+        exported(tmp_path / "own", "vllm", tmp_path / f"{name} out")
+
+
 @pytest.mark.parametrize("to", ["vllm", "sglang"])
-def test_dflash2_as_it_is_read(to: str, target: Path, small: Pair, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["dflash", "dflash2"])
+def test_blocks_for_a_target_that_scales_its_embedding(name: str, to: str, tmp_path: Path) -> None:
+    """The programs would give them the embedding as it is stored."""
+    numbers = {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
+    model = original("gemma3_text", **numbers)
+    model.save_pretrained(tmp_path / "target")
+    small = Pair(native(model), native(model), model)
+    trained(name, tmp_path / "own", tmp_path / "target", small)
+    with pytest.raises(ForetokenError, match="without the number that this target multiplies"):
+        exported(tmp_path / "own", to, tmp_path / "out")
+
+
+def test_numbers_are_the_target_s(small: Pair, tmp_path: Path) -> None:
+    """SGLang runs a drafter in its own numbers, float32 as float16, beside a target in others."""
+    model = tiny_transformers(VOCAB, layers=LAYERS, width=WIDTH, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "target")
+    trained("eagle3", tmp_path / "own", tmp_path / "target", small)
+    out = exported(tmp_path / "own", "vllm", tmp_path / "out")
+    kinds = {name: x.dtype for name, x in load_file(out / "model.safetensors").items()}
+    assert kinds.pop("d2t") == torch.int64 and kinds.pop("t2d") == torch.bool
+    assert {*kinds.values()} == {torch.bfloat16} and config_of(out)["torch_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang"])
+@pytest.mark.parametrize("reads", [[0, 2], [2, 0]])
+def test_dflash2_as_it_is_read(
+    reads: list[int], to: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
     """A block's candidates and their scores, by z-lab's, vLLM's and SGLang's reading of the
     folder."""
-    module: Any = trained("dflash2", tmp_path / "own", target, small)
+    shape = {**SELECTED, "target_layer_ids": reads}
+    module: Any = SelectedModule(Facts.of(small.target), **shape).float().eval()
+    module.save(tmp_path / "own", {"target_name": str(target)})
     out = exported(tmp_path / "own", to, tmp_path / "out")
     random, length, root = torch.Generator().manual_seed(4), 12, 7
     tokens = torch.randint(0, VOCAB, (1, length), generator=random)

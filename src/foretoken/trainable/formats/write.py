@@ -5,9 +5,11 @@ SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish
 fields that they look at. Tensors keep our names unless a format has others. A model that drafts
 alone is an ordinary checkpoint.
 
-Sources, as of 2026: vLLM's models/llama_eagle3.py and its DFlash model (`mask_embedding.pt`,
-`causal` in `dflash_config` and in later versions `is_causal`); SGLang's models/llama_eagle3.py and
-its pull request 25454 (how captured layers are counted).
+Sources, as of 2026: vLLM's models/llama_eagle3.py, `EagleModelMixin` in models/interfaces.py (the
+order of captured layers) and its DFlash model (`mask_embedding.pt`, `causal` in `dflash_config` and
+in later versions `is_causal`); SGLang's models/llama_eagle3.py, `set_eagle3_layers_to_capture` of
+its targets (how captured layers are counted: llama.py, pull requests 25454 and 32334) and
+speculative/dflash_worker_v2.py (where a mask is put).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
+from foretoken.models.reduced_vocabulary import offsets
 from foretoken.trainable.formats.dflash import SELECTING
 from foretoken.trainable.formats.published import EMBEDDING, MASK, MASK_FILE
 
@@ -47,17 +50,30 @@ _COPIED = (
 
 @dataclass(frozen=True)
 class Target:
-    """name: as its user loads it; config: its config.json; embedding: reads it, [V, D]."""
+    """name: as its user loads it; config: its config.json; embedding and head: read them, [V, D];
+    scaled: whether its layers read its embedding times a number; tokens: how many its tokenizer
+    has, None where it has none."""
 
     name: str
     config: Mapping[str, Any]
     embedding: Callable[[], Tensor]
+    head: Callable[[], Tensor]
+    scaled: bool
+    tokens: Callable[[], int | None]
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of its weights; None where its configuration doesn't say."""
+        name = str(self.config.get("dtype") or self.config.get("torch_dtype"))
+        found = getattr(torch, name.removeprefix("torch."), None)
+        return found if isinstance(found, torch.dtype) else None
 
 
 def trained(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: Target, to: str, out: Path
 ) -> None:
-    """Write a trained drafter, by its config.json and tensors, for the program `to`.
+    """Write a trained drafter, by its config.json and tensors, for the program `to`, in the numbers
+    of its target, in which it is run: SGLang otherwise would in others.
 
     Raises `ForetokenError` for a method or a shape that the program has no form for.
     """
@@ -68,8 +84,10 @@ def trained(
             "written for 'speculators', 'vllm' and 'sglang', 'dflash2' for the last two, and a "
             "model that drafts alone for 'vllm', 'sglang' and 'hf'."
         )
-    written, named = _METHODS[method](config, dict(tensors), target, to)
-    kind = str(tensors["fc.weight"].dtype).removeprefix("torch.")
+    dtype = target.dtype or tensors["fc.weight"].dtype
+    cast = {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
+    written, named = _METHODS[method](*_in_order(config, cast), target, to)
+    kind = str(dtype).removeprefix("torch.")
     mask = named.pop(MASK, None)
     if mask is not None:  # of z-lab's form, whose readers look for it in a file of its own
         _save_mask(out, written["dflash_config"]["mask_token_id"], mask)
@@ -102,15 +120,38 @@ def model(folder: Path, to: str, out: Path) -> None:
         shutil.copy(file, out / file.name)
 
 
+def _in_order(
+    config: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The same drafter with its captured layers in ascending order, in which the programs join
+    their states: with the columns of `fc` and the norms of the states in that order."""
+    shape, width = config["shape"], config["target"]["hidden_size"]
+    name = "capture" if "capture" in shape else "target_layer_ids"
+    order = sorted(range(len(shape[name])), key=lambda i: shape[name][i])
+    moved = {f"fc_norm.{to}.weight": f"fc_norm.{at}.weight" for to, at in enumerate(order)}
+    ordered = {n: tensors[moved.get(n, n)] for n in tensors}
+    for joined in {"fc.weight", "input_norm.weight"} & tensors.keys():
+        parts = tensors[joined].split(width, -1)
+        ordered[joined] = torch.cat([parts[at] for at in order], -1)
+    return {**config, "shape": {**shape, name: [shape[name][at] for at in order]}}, ordered
+
+
+def _with_head(
+    shape: Mapping[str, Any], tensors: Mapping[str, Tensor], target: Target
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What predicts with its target's head gets a copy of it: each form has a head."""
+    head = target.head().to(tensors["fc.weight"].dtype)
+    d2t, t2d = offsets(len(head), len(head))
+    copied = {**tensors, "lm_head.weight": head, "d2t": d2t, "t2d": t2d}
+    return {**shape, "draft_vocab_size": len(head)}, copied
+
+
 def _eagle3(
     config: Mapping[str, Any], tensors: dict[str, Tensor], target: Target, to: str
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     shape = config["shape"]
     if shape["draft_vocab_size"] is None:
-        raise ForetokenError(
-            f"This drafter predicts with its target's head, and what is written for {to!r} has a "
-            "head of its own; train one with --set 'shape={draft_vocab_size: 32000}'."
-        )
+        shape, tensors = _with_head(shape, tensors, target)
     norms = shape.get("norms", ())
     layer = _layer(config, target, shape.get("num_layers", 1))
     fields = {
@@ -130,7 +171,7 @@ def _eagle3(
     inner: dict[str, Any] = {"use_aux_hidden_state": True}
     if to == "sglang":
         _check_plain(shape)
-        inner[_IDS] = _counted(fields.pop(_IDS))
+        inner[_IDS] = _counted(fields.pop(_IDS), target)
     architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
     written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
     return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
@@ -151,16 +192,18 @@ def _check_plain(shape: Mapping[str, Any]) -> None:
         )
 
 
-def _counted(capture: list[int]) -> list[int]:
-    """Captured layers as SGLang counts them: where the first is 1, by their outputs from 0 on, else
-    as we do. Its older versions always count the first way, so that it is taken where it can be.
-    Raises `ForetokenError` for what would be misread."""
-    if capture[0] == 1:
+def _counted(capture: list[int], target: Target) -> list[int]:
+    """Captured layers as SGLang counts them: 0 is the first layer's output in most of its targets,
+    in some only where the list begins with 1, and in GPT-OSS the embedding's. Raises
+    `ForetokenError` for a list that targets would read differently."""
+    if target.config.get("model_type") == "gpt_oss":
+        return capture
+    if capture[0] != 2:
         raise ForetokenError(
-            f"This drafter reads layers {capture}, and SGLang takes those that begin with 1 for "
-            "the next ones; train one with --set 'shape={capture: [2, …]}'."
+            f"This drafter reads layers {capture}, and SGLang's targets count layers alike only "
+            "where they begin with 2; train one with --set 'shape={capture: [2, …]}'."
         )
-    return [index - 1 for index in capture] if capture[0] == 2 else capture
+    return [index - 1 for index in capture]
 
 
 def _dflash(
@@ -183,6 +226,14 @@ def _dflash(
             "aux_hidden_state_layer_ids": [index + 1 for index in ids],
         }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
+    if target.scaled:
+        raise ForetokenError(
+            "vLLM and SGLang give a DFlash drafter the target's embedding without the number that "
+            "this target multiplies it by, so most drafts would be rejected; write it for "
+            "'speculators', which has a copy."
+        )
+    if to == "sglang" and mask is None:
+        _check_mask(layer["vocab_size"], target)
     if not shape.get("qk_norm", True):
         raise ForetokenError(
             "This drafter's queries and keys are not normed, and vLLM and SGLang norm them, so "
@@ -207,6 +258,18 @@ def _dflash(
         "dflash_config": inner,
     }
     return written, tensors
+
+
+def _check_mask(tokens: int, target: Target) -> None:
+    """Raises `ForetokenError` where a mask of its own would change what SGLang's target writes: it
+    is put into the target's embedding, in the place of the last token."""
+    used = target.tokens()
+    if target.config.get("tie_word_embeddings") or (used is not None and used >= tokens):
+        raise ForetokenError(
+            "This drafter has a mask embedding of its own, which SGLang would write over a token "
+            "of this target; write it for 'vllm', or train one with --set "
+            "'shape={mask_token_id: 7}'."
+        )
 
 
 def _dflash2(
