@@ -14,6 +14,7 @@ import pytest
 from foretoken import LLM, AsyncLLM, ForetokenError, RequestOutput, SamplingParams
 from foretoken.engine.engine import Engine
 from foretoken.errors import Overloaded
+from foretoken.testing import ByteTokenizer
 from served import toy
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
@@ -208,6 +209,35 @@ def test_a_loop_that_ended_ends_its_requests(llm: LLM) -> None:
         pass
     assert llm.stats.tokens - before < 150
     assert llm.generate("ab", SHORT)[0].text  # the thread lives
+
+
+def test_a_loop_that_ended_before_an_output_was_read(llm: LLM) -> None:
+    """Its requests end too, and are no load."""
+    before, front = llm.stats.tokens, AsyncLLM(llm)
+    loop = asyncio.new_event_loop()
+    stream = loop.run_until_complete(front.submit("ab", LONG))
+    loop.run_until_complete(anext(stream))
+    while stream._newest._output is None:
+        pass
+    loop.close()
+    while busy(llm):
+        pass
+    assert llm.stats.tokens - before < 150 and front.load == (0, 0)
+
+
+def test_a_stream_that_the_tokenizer_ends_ends_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody reads on, so nothing is written on."""
+    tokenizer = ByteTokenizer(257)
+
+    def fails(*_: Any, **__: Any) -> str:
+        raise KeyError("x")
+
+    monkeypatch.setattr(tokenizer, "decode", fails)
+    with toy(tokenizer=tokenizer) as own:
+        last = asyncio.run(written(AsyncLLM(own), [5, 9, 2], LONG))
+        assert last.error is not None and not busy(own)
 
 
 def test_what_each_step_wrote_is_observed(llm: LLM) -> None:

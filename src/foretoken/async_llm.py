@@ -230,9 +230,11 @@ class OutputStream:
     async def __anext__(self) -> RequestOutput:
         if self._ended:
             raise StopAsyncIteration
-        newest = await self._newest.get()
-        output = self._shown.read(newest())
+        newest = (await self._newest.get())()
+        output = self._shown.read(newest)
         if output.finished:
+            if not newest.finished:  # the tokenizer's error ended the stream alone
+                self._worker.cancel([newest.request_id])
             self._ended = True
             self._owner.leave(self)
         return output
@@ -283,6 +285,8 @@ class _Newest:
         """Replaces one that hasn't been read. Raises `RuntimeError` where the loop is closed."""
         with self._changing:
             unread, self._output = self._output is not None, output
+        if unread and self._loop.is_closed():
+            raise RuntimeError("the event loop is closed")
         if not unread:
             self._loop.call_soon_threadsafe(self._there.set)
 

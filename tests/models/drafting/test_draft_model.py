@@ -10,11 +10,14 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType
 from torch import Tensor
-from transformers import dynamic_module_utils
+from transformers import BartConfig, BartForConditionalGeneration, dynamic_module_utils
 
 import gguf_files
+import seq2seq_models
 import stored_models
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.nothing import Nothing
+from foretoken.drafters.small_lm import SmallLM
 from foretoken.models.budget import CacheBudget
 from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
 from foretoken.models.hf.adapter import HFModel
@@ -22,10 +25,12 @@ from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import TableModel, logits_after, native, tiny_transformers
+from foretoken.testing import TableModel, logits_after, native, serve, tiny_transformers
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
 from foretoken.trees.grow import Grower
+from foretoken.verify.speculative import Speculative
+from foretoken.verify.target_only import TargetOnly
 from stored_models import original, with_code
 
 CPU = torch.device("cpu")
@@ -303,3 +308,20 @@ def test_every_method_with_a_draft_model_takes_its_backend(method: str) -> None:
     llm = LLM("mini", speculative_config=config, device="cpu")
     [small] = llm.engine.drafter.small_models
     assert small.backend == "plain" != llm.model.backend
+
+
+def test_a_source_that_is_longer_than_the_context() -> None:
+    """An encoder–decoder's text then goes on without drafts, and those beside it with them."""
+    ids: dict[str, Any] = {"vocab_size": seq2seq_models.VOCAB, "eos_token_id": seq2seq_models.EOS}
+    ids |= {"pad_token_id": seq2seq_models.PAD, "max_position_embeddings": 16}
+    small = BartForConditionalGeneration(BartConfig(**{**seq2seq_models._BART, **ids}))
+    small.generation_config.forced_bos_token_id = 2
+    made = seq2seq_models.native_of(small.double().eval())
+    target = seq2seq_models.native_of(seq2seq_models.tiny("bart"))
+    sources = [[5] * 30 + [seq2seq_models.EOS], [5, 6, seq2seq_models.EOS]]
+    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
+    plain = serve(target, Nothing(), TargetOnly(), sources, params)
+    outs = serve(target, SmallLM(made, 3), Speculative(), sources, params)
+    assert [out.error for out in outs] == [None, None]
+    assert [out.token_ids for out in outs] == [out.token_ids for out in plain]
+    assert [out.stats.drafted > 0 for out in outs] == [False, True]

@@ -36,6 +36,7 @@ from foretoken.testing.checks import PROMPTS, texts
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from pieces import Pieces, two_tokenizers
+from seq2seq_models import SOURCES, VOCAB, native_of, tiny
 from stories import stories
 
 GREEDY = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
@@ -238,3 +239,12 @@ def test_a_text_that_is_longer_than_was_reserved(others: bool) -> None:
     assert most <= 2 * needed if others else most > needed
     plain = serve(pair.target, Nothing(), TargetOnly(), prompts, params)
     assert [request.snapshot().token_ids for request in requests] == texts(plain)
+
+
+def test_an_encoder_decoder_is_refused() -> None:
+    """When it is bound: its texts are sources, which a model with another tokenizer never reads."""
+    target, words = native_of(tiny("t5")), ByteTokenizer(VOCAB)
+    for drafter, verifier in ((Slem, TargetOnly()), (Tli, Speculative())):
+        made = drafter(native_of(tiny("t5")), words, words)
+        with pytest.raises(ForetokenError, match="doesn't read an encoder–decoder's source"):
+            serve(target, made, verifier, [SOURCES[0]], SamplingParams(max_tokens=2))

@@ -126,8 +126,17 @@ class DraftModel:
         self._cache.release(sequence.id, warm=sequence.salt is not None)
 
     def room(self, sequence: Sequence) -> int:
-        """How many tokens may be drafted before the context ends."""
-        return max(0, self.max_length - len(sequence.tokens))
+        """How many tokens may be drafted before the context ends: none after a source that doesn't
+        fit into it."""
+        left = self.max_length - len(sequence.tokens)
+        return max(0, left) if self._legible(sequence) else 0
+
+    def _legible(self, sequence: Sequence) -> bool:
+        """Whether its source fits into the cache, if it has one."""
+        cache = self._cache
+        return not isinstance(cache, SourcedCache) or (
+            len(sequence.source) <= cache.sources.max_length
+        )
 
     def follow(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         """After a target's step: read a chunk of the prompts too, in one pass, or keep what is
@@ -263,6 +272,7 @@ class DraftModel:
     def _read(self, sequences: Seq[Sequence], chunk: int | None = None) -> bool:
         """Run pending tokens before the roots in one pass: up to `chunk` of each sequence, by
         default an equal share of `_chunk`. Returns whether there were any."""
+        sequences = [s for s in sequences if self._legible(s)]
         self._read_sources(sequences)
         share = chunk or max(1, self._chunk // max(1, len(sequences)))
         slots, tokens = [], []
@@ -284,7 +294,8 @@ class DraftModel:
         have an encoder in common with this model."""
         if isinstance(self.lm, Seq2Seq) and isinstance(self._cache, SourcedCache):
             read = self._cache.source_lengths(self._slots(sequences))
-            unread = [s for s, length in zip(sequences, read, strict=True) if not length]
+            both = zip(sequences, read, strict=True)
+            unread = [s for s, length in both if not length and self._legible(s)]
             if unread:
                 self.lm.read([s.source for s in unread], self._slots(unread), self._cache)
 

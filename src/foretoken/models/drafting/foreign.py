@@ -78,8 +78,13 @@ class ForeignModel:
         backend: str | None = None,
         nodes: int = _NODES,
     ) -> None:
-        """Raises `ForetokenError` where a tokenizer is missing."""
+        """Raises `ForetokenError` where a tokenizer is missing, and for an encoder–decoder."""
         check_range(0, sys.maxsize, max_cached_words=words)
+        if access.opening:
+            raise ForetokenError(
+                "A draft model with a tokenizer of its own doesn't read an encoder–decoder's "
+                "source; use 'sps' with a model of the target's tokenizer, or 'pld'."
+            )
         lm = as_causal_lm(model, access, backend)
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, access, "draft model", "tokenizer"), lm.vocab_size
