@@ -319,7 +319,7 @@ def test_ours_and_theirs_are_seen_alike() -> None:
         "| foretoken | `sps-2` | 2.80 | 22.0 | 1.16 | 1.16 | – |",
     ]
     assert looping.startswith("The answers to 1 of the 24 prompts [loop]")
-    assert looping.endswith("over plain: `sps-8-sure` 1.66.")
+    assert looping.endswith("over plain decoding are: `sps-8-sure` 1.66.")
     assert options.startswith('As `-sc`: `sps-8-sure` is `{"method": "sps", "model": "DRAFT"')
     assert "sps-2" not in options
 

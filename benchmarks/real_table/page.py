@@ -35,11 +35,11 @@ def best(record: Record) -> str:
     engine's fastest method and plain decoding; from the grid, or before that from the screen."""
     cells = [cell for cell in record["cells"] if cell["stage"] != OF_TRAINED]
     intro = (
-        "One sequence at a time; in brackets 95 % intervals. Weights are multiplied as their files "
-        "have them, where an engine can. Speeds are "
-        "[decoding's as it is seen from outside](docs/metrics.md#real-models), alike for all "
-        "engines: what a draft model has to read of the prompt counts, and in the column of whole "
-        f"calls the target's reading too. {_whose(cells)} "
+        "One sequence at a time; in brackets 95 % intervals. Each engine multiplies the weights in "
+        "the format of their file, if it can. Speeds are of [decoding, timed from "
+        "outside](docs/metrics.md#real-models) in the same way for every engine: the time in which "
+        "a draft model reads the prompt counts, and in the column of whole calls so does the "
+        f"target's. {_whose(cells)} "
         "([record](benchmarks/results/real.json))."
     )
     shown = (cell["target"] for cell in cells if cell["stage"] in _STAGES)
@@ -50,10 +50,12 @@ def best(record: Record) -> str:
 def _whose(cells: Sequence[Record]) -> str:
     if _peers(cells):
         return (
-            "Our fastest methods, and each other engine's fastest in its fastest precision, with "
-            "its plain decoding where that was measured beside it"
+            "The table has our fastest methods and, of each other engine, the fastest method in "
+            "its fastest precision, and its plain decoding where that was measured beside it"
         )
-    return "Our fastest methods; other engines have not been measured on these files yet"
+    return (
+        "The table has our fastest methods; other engines have not been measured on these files yet"
+    )
 
 
 def _best(cells: Sequence[Record], target: str) -> str:
@@ -105,8 +107,9 @@ def _looping(cell: Record, shown: Sequence[Record]) -> str:
     ]
     return (
         f"\n\nThe answers to {len(cell['looping'])} of the {cell['prompts']} prompts "
-        "[loop](docs/metrics.md#degenerate-text). By the engine's own clock, which leaves out what "
-        f"a draft model reads of the prompt, the others alone are over plain: {', '.join(without)}."
+        "[loop](docs/metrics.md#degenerate-text). Over the other prompts alone, by the engine's "
+        "own clock, which leaves out the time in which a draft model reads the prompt, the speeds "
+        f"over plain decoding are: {', '.join(without)}."
     )
 
 
