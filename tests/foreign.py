@@ -171,6 +171,11 @@ FOREIGN = {
             "rope_scaling": LLAMA3,
         },
     ),
+    "eagle3, layers of DeepSpec": Foreign(
+        eagle3(capture=[1, 2, 3]),
+        "eagle3",
+        {**SAFE, "architectures": ["Qwen3Eagle3Model"], "target_layer_ids": [0, 1, 2]},
+    ),
     "eagle3, usual layers": Foreign(eagle3(capture=None), "eagle3", SAFE, _midlayer),
     "eagle3, whole vocabulary": Foreign(
         eagle3(draft_vocab_size=VOCAB),
@@ -213,6 +218,20 @@ FOREIGN = {
         "kangaroo",
         {**LLAMA, "exit_layer": 1},
         file="pytorch_model.bin",
+    ),
+    "dflash, biases": Foreign(
+        lambda facts: BlockModule(facts, qkv_bias=True, o_bias=True, **BLOCK),
+        "dflash",
+        {
+            **LLAMA,
+            "architectures": ["DFlashDraftModel"],
+            "model_type": "qwen3",
+            "attention_bias": True,
+            "block_size": 4,
+            "num_hidden_layers": 2,
+            "num_target_layers": LAYERS,
+            "dflash_config": {"mask_token_id": 22, "target_layer_ids": [0, 2]},
+        },
     ),
     "dflash": Foreign(
         lambda facts: BlockModule(facts, **BLOCK),

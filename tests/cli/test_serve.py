@@ -23,6 +23,9 @@ def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
     place = str(tmp_path)
     found = serve._defaults("mini", place, '{"top_k": 5}')
     assert found == {"temperature": 0.6, "top_k": 5, "max_tokens": 9}
+    told = '{"max_new_tokens": 7}'
+    assert [serve._longest("mini", where, told) for where in ("auto", "vllm", place)] == [7] * 3
+    assert serve._longest("mini", "auto", "{}") is None
     assert serve._defaults("mini", "vllm", "{}") == {}
     with pytest.raises(ForetokenError, match="temperature"):
         serve._defaults("mini", place, '{"temperature": -1}')

@@ -59,6 +59,23 @@ def test_no_end_before_min_tokens(pair: Pair) -> None:
         assert not set(plain.token_ids[:8]) & set(text[:3])
 
 
+def test_no_end_before_min_tokens_where_ends_are_ignored(pair: Pair) -> None:
+    """Neither is an end of the text written by then that wouldn't end it, as in vLLM."""
+    text = known(pair)[tuple(PROMPTS[1])]
+    ends = frozenset(text[:3])
+    params = SamplingParams(temperature=0, min_tokens=8, max_tokens=20, ignore_eos=True)
+    drafter = Oracle(known(pair), 6)
+    [output] = serve(pair.target, drafter, TargetOnly(), PROMPTS[1:2], params, eos_ids=ends)
+    assert len(output.token_ids) == 20 and not set(output.token_ids[:8]) & ends
+
+
+def test_a_seed_of_none(pair: Pair) -> None:
+    """Clients of vLLM write -1 for it."""
+    params = SamplingParams(seed=-1, max_tokens=12)
+    outs = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[:1] * 3, params)
+    assert len({tuple(out.token_ids) for out in outs}) > 1
+
+
 def test_a_criterion_of_the_users_own(pair: Pair) -> None:
     """It is asked after every token, also inside an accepted block."""
     engine = engine_of(pair, Oracle(known(pair), 9))

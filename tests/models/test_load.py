@@ -119,6 +119,56 @@ def test_what_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.Monkey
     assert [path.name for path in here.rglob("*.safetensors")] == ["model.safetensors"]
 
 
+def test_code_that_comes_with_a_native_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it may run, it runs, as transformers would run it; else the family's own."""
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    own = written(tmp_path / "own")
+    plain = theirs(own)
+    (own / "own.py").write_text(
+        "from transformers import LlamaForCausalLM\n\n"
+        "class OwnModel(LlamaForCausalLM):\n"
+        "    def forward(self, *given, **more):\n"
+        "        out = super().forward(*given, **more)\n"
+        "        out.logits = -out.logits\n"
+        "        return out\n"
+    )
+    change_config(own, auto_map={"AutoModelForCausalLM": "own.OwnModel"})
+    trusted = load_model(own, device="cpu", trust_remote_code=True)
+    torch.testing.assert_close(logits_after(trusted, IDS), -plain, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        logits_after(load_model(own, device="cpu"), IDS), plain, atol=1e-4, rtol=1e-4
+    )
+
+
+def test_tokens_that_see_those_after_them(tmp_path: Path) -> None:
+    """By either name of it, no family runs natively."""
+    own = written(tmp_path, "qwen3")
+    change_config(own, is_causal=False)
+    with pytest.raises(ForetokenError, match="its tokens see those after them"):
+        load_model(own, device="cpu", model_impl="native")
+
+
+@pytest.mark.parametrize("impl", ["native", "transformers"])
+def test_the_file_of_weights_that_a_configuration_names(tmp_path: Path, impl: str) -> None:
+    """Where another one has the usual name."""
+    own = written(tmp_path)
+    expected = theirs(own)
+    shutil.copy(own / "model.safetensors", own / "theirs.safetensors")
+    change_tensors(own, lambda x: x.update({"lm_head.weight": x["lm_head.weight"].flip(0)}))
+    change_config(own, transformers_weights="theirs.safetensors")
+    found = logits_after(load_model(own, device="cpu", model_impl=impl), IDS)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    for name, said in (
+        ("none.safetensors", "it isn't there"),
+        ("../a.safetensors", "not the name"),
+    ):
+        change_config(own, transformers_weights=name)
+        with pytest.raises(ForetokenError, match=said):
+            load_model(own, device="cpu", model_impl=impl)
+
+
 def pickled(folder: Path) -> Path:
     """A checkpoint as they were saved before safetensors."""
     file = written(folder) / "model.safetensors"

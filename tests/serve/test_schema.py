@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import Body, ChatBody, CompletionBody, DetokenizeBody, params, read
+from foretoken.serve.settings import ServerSettings
 
 
 @pytest.mark.parametrize(
@@ -40,6 +41,12 @@ def test_defaults_give_way_to_what_is_asked_for() -> None:
     body = read(ChatBody, b'{"messages": [], "temperature": 0.5, "stop": null}')
     made = params(body, {"temperature": 0.9, "top_k": 7}, None, None)
     assert (made.temperature, made.top_k, made.max_tokens, made.stops) == (0.5, 7, None, ())
+
+
+def test_answers_that_the_server_bounds() -> None:
+    bounded = ServerSettings(names=("a",), max_new_tokens=4)
+    assert [bounded.bounded(most) for most in (None, 3, 9)] == [4, 3, 4]
+    assert [ServerSettings(names=("a",)).bounded(most) for most in (None, 3)] == [None, 3]
 
 
 def test_unknown_fields_may_be_left_out() -> None:

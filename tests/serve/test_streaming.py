@@ -92,9 +92,9 @@ def test_an_error_in_the_middle_is_an_event(before: str | None) -> None:
 
     bodies = sent(EventStream(told(broken()), 0.02, lambda: CLOSED.append("answer")))
     assert KEEP_ALIVE in bodies
-    *first, error, end = [body for body in bodies if body != KEEP_ALIVE]
-    assert first == ([] if before is None else [before]) and end == ""
-    assert error.startswith('data: {"error":{"message":"It broke."') and error.endswith(DONE)
+    *first, error, done, end = [body for body in bodies if body != KEEP_ALIVE]
+    assert first == ([] if before is None else [before]) and (done, end) == (DONE, "")
+    assert error.startswith('data: {"error":{"message":"It broke."')
 
 
 def test_an_error_before_all_else_is_an_answer_of_its_own() -> None:

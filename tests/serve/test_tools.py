@@ -12,6 +12,7 @@ import torch
 from openai import BadRequestError, OpenAI
 
 from foretoken import LLM, ForetokenError
+from foretoken.serve.streaming import event
 from foretoken.serve.tools import FORMATS, Call, Told, format_named, message
 from foretoken.testing import ByteTokenizer, TableModel
 from served import Served, serving
@@ -154,6 +155,13 @@ def test_one_call_only() -> None:
     text = f"<tool_call>{CALL}</tool_call><tool_call>{TIME}</tool_call>"
     assert len(message(FORMATS["hermes"], text, True)["tool_calls"]) == 1
     assert put_together(Told(FORMATS["hermes"], True).more(text, True)) == ("", ASKED[:1])
+
+
+def test_a_name_that_cannot_be_sent() -> None:
+    """Half a surrogate pair is no text, so what has it is no call."""
+    text = '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'
+    told = message(FORMATS["hermes"], text, False)
+    assert event(told).encode() and told == {"content": text}
 
 
 def test_unknown_parser() -> None:

@@ -54,6 +54,30 @@ def test_the_loss_of_both(checkpoints: tuple[Path, Path]) -> None:
     assert counts == [sum(w.numel() for w in part.parameters()) for part in joint.children()]
 
 
+def test_the_heads_loss_reaches_the_head_that_they_share(checkpoints: tuple[Path, Path]) -> None:
+    """Its gradient is that of the loss's differences."""
+    old, lesson = load_model(checkpoints[0], backend="plain"), random_lesson(checkpoints[0], 0.0)
+    torch.manual_seed(0)
+    shape = {"num_heads": 2, "own_lm_heads": False}
+    joint = JointModule(Facts.of(old), model=str(checkpoints[0]), **shape).eval().double()
+    lesson = dataclasses.replace(lesson, hidden={i: x.double() for i, x in lesson.hidden.items()})
+    weight = joint.target.lm.get_output_embeddings().weight
+
+    def loss() -> torch.Tensor:
+        return joint.heads(joint.reread(lesson), Objective({"nll": 1.0}))
+
+    loss().backward()
+    way = torch.randn_like(weight)
+    assert weight.grad is not None
+    found = (weight.grad * way).sum().item()
+    with torch.no_grad():
+        weight += 1e-5 * way
+        above = loss().item()
+        weight -= 2e-5 * way
+        below = loss().item()
+    assert found == pytest.approx((above - below) / 2e-5, rel=1e-3) and abs(found) > 1e-3
+
+
 def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """What is learned of each matrix has their rank; head and embedding stay what they were. The
     new target and its heads are an ordinary pair."""

@@ -14,6 +14,7 @@ from foretoken.drafters.specdec import SpecDecModel
 from foretoken.train.muon import Muon, optimizers_for, orthogonal
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
+from foretoken.trainable.selected_blocks import SelectedModule
 
 
 class Module(Trained):
@@ -66,6 +67,12 @@ def test_heads_and_embeddings_by_any_name(made: Trained, between: set[str]) -> N
 def test_masks_are_embeddings() -> None:
     made = SpecDecModel(Facts(8, 9, 1), masks=2)
     assert any(weight is made.masks for weight in made.of_vocabulary())
+
+
+def test_a_selector_s_codebooks_are_embeddings() -> None:
+    made = SelectedModule(Facts(8, 9, 4), num_layers=1, block_size=4, selector_rank=4)
+    found = {id(weight) for weight in made.of_vocabulary()}
+    assert found >= {id(p) for n, p in made.named_parameters() if n.endswith("codebook")}
 
 
 def test_without_a_rate_one_optimiser_moves_all() -> None:

@@ -99,6 +99,26 @@ def test_turns_that_are_not_to_be_learned(two_ends: LLM) -> None:
     assert records.answer(0) == ids(two_ends, "four<|im_end|>")
 
 
+def test_calls_that_there_are_not(two_ends: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files whose turns all have one schema write an empty list; some templates (Llama 3.1's) only
+    look whether there is one, and some (Qwen 3's) write a last answer otherwise than a text."""
+    monkeypatch.setattr(
+        two_ends.tokenizer,
+        "chat_template",
+        "{% for m in messages %}{% if 'tool_calls' in m %}{{ raise_exception('one call') }}"
+        "{% endif %}{{ m.role }}:{% if m.role == 'assistant' and loop.last %}<think></think>"
+        "{% endif %}{{ m.content }};{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}",
+    )
+    plain, *others = (
+        fixed(
+            two_ends, [conversation(said("user", "?"), said("assistant", "ab", **more))], 512
+        ).answer(0)
+        for more in ({}, {"tool_calls": []}, {"reasoning_content": ""})
+    )
+    assert others == [plain, plain]
+
+
 def test_calls_of_tools(two_ends: LLM) -> None:
     """As the template writes them, to the turn's end; what the tool says is read."""
     call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.shared.mistakes import Example, lesson
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
@@ -96,3 +97,19 @@ def test_dynamic_weights(checkpoints: tuple[Path, Path]) -> None:
                 there = there * (-loss).exp()
     assert found.item() == pytest.approx((total / lesson.weight.sum()).item(), rel=1e-4)
     assert estimate(lesson.max_nodes, torch.zeros(2, 40, 3)).acceptance_length == 1
+
+
+def test_a_row_that_begins_within_its_text() -> None:
+    """As the windows of texts that drafters learn from while they serve: a head at a place before
+    the row predicts nothing."""
+    random = torch.Generator().manual_seed(0)
+    head, table, states = (torch.randn(n, 8, generator=random) for n in (16, 16, 7))
+    outputs = torch.randn(1, 8, 3, 8, generator=random)
+
+    def loss(first: int) -> float:
+        example = Example(list(range(8)), first, 1, [7], {-1: states})
+        given = lesson([example], lambda x: x @ head.T, lambda t: table[t], torch.float32, 1.0)
+        goal = Objective({"nll": 1.0}, 1.0)
+        return heads_loss(given, outputs, lambda x: x @ head.T, [], goal).item()
+
+    assert loss(0) == loss(100)

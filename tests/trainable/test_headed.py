@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import ForetokenError
 from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.peagle import PEagleModule
@@ -16,9 +15,7 @@ from foretoken.testing.checks import texts
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.block_layers import BlockModule
-from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle3 import Eagle3Module
-from foretoken.trainable.formats import write
 from foretoken.trainable.headed import head_size
 from foretoken.trainable.losses import Objective
 from foretoken.verify.target_only import TargetOnly
@@ -81,14 +78,6 @@ def test_it_serves(kind: str, small: Pair, tmp_path: Any) -> None:
     found = serve(small.target, built.drafter, built.verifier, PROMPTS, GREEDY)
     plain = serve(small.target, Nothing(), TargetOnly(), PROMPTS, GREEDY)
     assert texts(found) == texts(plain)
-
-
-def test_a_form_with_a_head_needs_one() -> None:
-    module = Eagle3Module(Facts(32, 23, 4), draft_vocab_size=None)
-    config = module.checkpoint_config({})
-    target: Any = write.Target("t", {}, lambda: torch.zeros(23, 32))
-    with pytest.raises(ForetokenError, match=r"its target's head, .*shape={draft_vocab_size"):
-        write.trained(config, module.state_dict(), target, "vllm", None)  # type: ignore[arg-type]
 
 
 def test_no_head_is_larger_than_the_vocabulary() -> None:

@@ -168,7 +168,11 @@ def _target(
 
     return Target(
         their_name(name),
-        {**text.to_dict(), "architectures": config.architectures},
+        {
+            **text.to_dict(),
+            "architectures": config.architectures,
+            "dtype": str(text.dtype or config.dtype).removeprefix("torch."),
+        },
         embedding=lambda: _stored(folder, _EMBEDDINGS, "an embedding") * scale,
         head=lambda: _stored(folder, heads, "a head"),
         scaled=scale != 1.0,

@@ -169,6 +169,7 @@ def serve(
     from foretoken.serve.app import application
     from foretoken.serve.settings import ServerSettings
 
+    named = running.named(model)
     settings = ServerSettings(
         names=tuple(served_model_name or (model,)),
         api_keys=tuple(api_key or ()) or _from_environment(),
@@ -177,7 +178,8 @@ def serve(
         force_include_usage=enable_force_include_usage,
         request_metrics=per_request_spec_decode_metrics,
         response_role=response_role,
-        defaults=_defaults(running.named(model), generation_config, override_generation_config),
+        defaults=_defaults(named, generation_config, override_generation_config),
+        max_new_tokens=_longest(named, generation_config, override_generation_config),
         metrics_prefix=metrics_prefix,
         tool_call_parser=_tool_parser(enable_auto_tool_choice, tool_call_parser),
         allowed_origins=_origins(allowed_origins),
@@ -296,6 +298,16 @@ def _defaults(model: str, where: str, override: str) -> dict[str, Any]:
     known = _written(model, where) | dict(given)
     found = {_DEFAULTS[name]: value for name, value in known.items() if value is not None}
     SamplingParams(**found)  # raises for what no request could be sampled with
+    return found
+
+
+def _longest(model: str, where: str, override: str) -> int | None:
+    """The most tokens of any answer: what the server is told of it, as in vLLM, and not what the
+    model's own file says."""
+    file = {} if where in ("auto", "vllm") else _written(model, where)
+    found: int | None = (file | _json(override, "--override-generation-config")).get(
+        "max_new_tokens"
+    )
     return found
 
 

@@ -53,6 +53,7 @@ class MtpModule(FeatureModule):
     decoder layer; unroll: steps that training takes on the layer's own outputs."""
 
     method: ClassVar[str] = "mtp"
+    norms_embedding = True
 
     def __init__(
         self,

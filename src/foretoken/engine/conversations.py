@@ -130,7 +130,8 @@ def _turn(place: int, message: Any) -> dict[str, Any]:
             f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
             'such as {"type": "text", "text": …}.'
         )
-    turn = {**{k: v for k, v in message.items() if v is not None}, "content": content}
+    given = {k: v for k, v in message.items() if v is not None and (k, v) != ("tool_calls", [])}
+    turn = {**given, "content": content}  # templates look whether there is a list, and not into it
     if "tool_calls" in turn:
         turn["tool_calls"] = _calls(place, turn["tool_calls"])
     return turn

@@ -65,6 +65,7 @@ class Request:
                 seed=seed,
                 sample=index,
                 end_ids=ends | frozenset(params.stop_token_ids),
+                late_ids=eos_ids,
                 source=prompt if opening else (),
             )
             for index in range(params.n)

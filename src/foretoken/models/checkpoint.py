@@ -165,6 +165,8 @@ def downloaded(source: str, wanted: Sequence[str], without: Sequence[str]) -> Pa
 
 def has_safetensors(folder: Path) -> bool:
     """Whether transformers would read safetensors files in this folder."""
+    if (named := _named(folder)) is not None:
+        return named.removesuffix(".index.json").endswith(".safetensors")
     return (folder / WHOLE).is_file() or (folder / INDEX).is_file()
 
 
@@ -172,8 +174,32 @@ def _twin(name: str) -> str:
     return name.removeprefix(BASE) if name.startswith(BASE) else BASE + name
 
 
+def _named(folder: Path) -> str | None:
+    """The file of weights that the configuration names, where another has the usual name."""
+    if not (folder / "config.json").is_file():
+        return None
+    named = read_json(folder / "config.json", "a configuration").get("transformers_weights")
+    if named is None:
+        return None
+    if not isinstance(named, str) or PurePath(named).name != named:
+        raise ForetokenError(
+            f"{folder / 'config.json'} has {shown(named)} as transformers_weights, which is not "
+            "the name of a file in the folder; correct it."
+        )
+    return named
+
+
 def _files(folder: Path) -> list[Path]:
     """Those that transformers would read, or the only one that there is."""
+    if (named := _named(folder)) is not None:
+        if named.endswith(".index.json"):
+            return _shards(folder, named)
+        if not (folder / named).is_file():
+            raise ForetokenError(
+                f"{folder / 'config.json'} names {shown(named)} as the weights, and it isn't "
+                "there; fetch the checkpoint again."
+            )
+        return [folder / named]
     if (folder / WHOLE).is_file():
         return [folder / WHOLE]
     if (folder / INDEX).is_file():

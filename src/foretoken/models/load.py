@@ -65,7 +65,7 @@ def load_model(
     ends = generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
     kind = pick_dtype(dtype, config, place)
-    reason = unsupported(folder, config)
+    reason = unsupported(folder, config, trust_remote_code)
     if model_impl not in ("auto", "native", "transformers"):
         raise ForetokenError(
             f"model_impl is {model_impl!r}; it must be 'auto', 'native' or 'transformers'."
@@ -117,9 +117,9 @@ def _ending(model: CausalLM, ends: frozenset[int]) -> CausalLM:
     return model
 
 
-def unsupported(folder: Path, config: Any) -> str | None:
+def unsupported(folder: Path, config: Any, trust_remote_code: bool = False) -> str | None:
     """Why the native model can't serve a checkpoint; None where it can."""
-    reason = transformer.unsupported(config)
+    reason = transformer.unsupported(config, trust_remote_code)
     if reason is None and gguf.is_named(folder) and not gguf.is_read_here(folder):
         return f"GGUF files of its family, {config.model_type!r}, are read by transformers"
     return reason
@@ -357,8 +357,9 @@ def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
         return gguf.tokenizer_of(folder)
     from transformers import AutoTokenizer
 
+    read = AutoTokenizer.from_pretrained  # not mistral-common's, without the chat template
     try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer = read(folder, trust_remote_code=trust_remote_code, mistral_format=False)
     except Exception as error:
         raise ForetokenError(
             f"{folder} has no tokenizer that transformers can read ({one_line(error)}); pass "
@@ -373,8 +374,7 @@ def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
 
 def tokenizer_of(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:
     """The tokenizer that is given, loaded or as where to find it, else that in the model's folder;
-    None where there is none: prompts can still be token ids, and a text is refused when it comes.
-    """
+    None where there is none: prompts can still be token ids; a text is refused when it comes."""
     if tokenizer is not None and not isinstance(tokenizer, (str, Path)):
         return check_tokenizer(tokenizer, "tokenizer")
     source = folder if tokenizer is None else tokenizer

@@ -92,10 +92,8 @@ def _forbid_words(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> No
 
 def _minimum_length(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
     missing = sequence.params.min_tokens - (len(sequence.tokens) - sequence.prompt_length)
-    if missing <= 0 or not sequence.end_ids:
-        return
     short = _ids([m for m, path in enumerate(paths) if len(path) < missing], row)
-    row[short[:, None], _ids(sorted(sequence.end_ids), row)] = -torch.inf
+    row[short[:, None], _ids(sorted(sequence.late_ids), row)] = -torch.inf
 
 
 def _user_processor(

@@ -50,7 +50,7 @@ class SamplingParams:
         logits_processor_factories: callables without arguments that each make a processor for every
             sample, which may keep a state: it is called once for each token of a text, in order,
             and copied (copy.deepcopy) where drafts branch. Its state must not depend on the scores.
-        seed: makes the request repeatable; None takes a new one from the system.
+        seed: makes the request repeatable; None, or -1, takes a new one from the system.
         stop: the text ends before the first of these strings.
         include_stop_str_in_output: keep the stop string in the text.
         stop_token_ids: end the sequence like end-of-text.

@@ -31,11 +31,12 @@ class Sequence:
     """One sample of one request, from admission to its end.
 
     `tokens` is prompt and output, `source` what an encoder reads (none in a decoder-only model);
-    `key` names its stream of random numbers; `end_ids` are the ids
-    that end it. `processors` are what `sampling.stateful` keeps, `grammar` the state of its
-    grammar, made by `constraint`. `state` belongs to drafters (keyed by whatever object they
-    choose). `salt`: caches share what they have of texts of the same salt, and nothing where it is
-    None; `reusable`: how many of the prompt's tokens need not be read.
+    `key` names its stream of random numbers; `end_ids` are the ids that end it, and `late_ids`
+    those that `min_tokens` keeps out: these, and ends of texts that are ignored. `processors` are
+    what `sampling.stateful` keeps, `grammar` the state of its grammar, made by `constraint`.
+    `state` belongs to drafters (keyed by whatever object they choose). `salt`: caches share what
+    they have of texts of the same salt, and nothing where it is None; `reusable`: how many of the
+    prompt's tokens need not be read.
     """
 
     tokens: list[int]
@@ -43,6 +44,7 @@ class Sequence:
     params: SamplingParams
     key: int = 0
     end_ids: frozenset[int] = frozenset()
+    late_ids: frozenset[int] = frozenset()
     source: Seq[int] = ()
     salt: str | None = None
     reusable: int = 0
@@ -61,16 +63,17 @@ class Sequence:
         seed: int = 0,
         sample: int = 0,
         end_ids: frozenset[int] = frozenset(),
+        late_ids: frozenset[int] = frozenset(),
         source: Seq[int] = (),
     ) -> Sequence:
         """A fresh sequence; `seed` and `sample` fix every random draw it will ever make."""
         key = 0 if params.greedy else stream_key(seed, sample)
-        return cls(list(prompt), len(prompt), params, key, end_ids, source)
+        return cls(list(prompt), len(prompt), params, key, end_ids, late_ids | end_ids, source)
 
     def afresh(self) -> Sequence:
         """The same sequence as nobody has seen it yet: no slot, no counts, no drafter's state. It
         shares nothing."""
-        given = self.params, self.key, self.end_ids, self.source
+        given = self.params, self.key, self.end_ids, self.late_ids, self.source
         return Sequence(list(self.tokens), self.prompt_length, *given)
 
     def cut(self, kept: int) -> None:

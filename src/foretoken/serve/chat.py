@@ -46,6 +46,7 @@ async def _submit(server: Server, body: ChatBody) -> Answering:
     asked = body.max_tokens if asked is None else asked
     wanted = body.top_logprobs if body.logprobs else None
     most = server.settings.defaults.get("max_tokens") if asked is None else asked
+    most = server.settings.bounded(most)
     chosen = params(body, dict(server.settings.defaults), wanted, most)
     prompt = await asyncio.to_thread(_prompt, server, body)
     given = await server.encoded(prompt, chosen, asked)

@@ -42,6 +42,7 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     most = body.max_tokens
     if most is None:
         most = server.settings.defaults.get("max_tokens", DEFAULT_TOKENS)
+    most = server.settings.bounded(most)
     if _prompt_alone(body):
         most = 1  # which isn't told
     defaults = dict(server.settings.defaults)

@@ -26,6 +26,7 @@ class ServerSettings:
         request_metrics: "summary" puts times and acceptance into answers, "none" nothing.
         response_role: the role of chat answers.
         defaults: sampling parameters of requests that don't name them.
+        max_new_tokens: of an answer at most, whatever a request asks for.
         metrics_prefix: what the names in /metrics begin with.
         allowed_origins: the web pages that may ask, "*" for any. allow_credentials: whether with
             cookies.
@@ -43,12 +44,18 @@ class ServerSettings:
     request_metrics: str = "summary"
     response_role: str = "assistant"
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    max_new_tokens: int | None = None
     metrics_prefix: str = "foretoken"
     allowed_origins: tuple[str, ...] = ()
     allow_credentials: bool = False
     tool_call_parser: str | None = None
     max_body: int = 2**26
     engine: int = 0
+
+    def bounded(self, most: int | None) -> int | None:
+        """So many tokens, or fewer where answers are shorter."""
+        both = [each for each in (most, self.max_new_tokens) if each is not None]
+        return min(both, default=None)
 
     def __post_init__(self) -> None:
         if not self.names or not all(self.names):

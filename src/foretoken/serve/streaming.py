@@ -123,7 +123,8 @@ class EventStream(Response):
             if not lines.begun:
                 await response(error)(scope, receive, send)
                 return
-            await lines.send(event(body(error.status, error.message)) + DONE)
+            await lines.send(event(body(error.status, error.message)))
+            await lines.send(DONE)
             await lines.end()
 
 

@@ -205,7 +205,8 @@ def _text(written: str) -> str | None:
         value = json.loads(written)
     except ValueError:
         return None
-    return value if isinstance(value, str) else None
+    whole = isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
+    return value if whole else None  # half a surrogate pair can't be sent
 
 
 def _skipped(pattern: re.Pattern[str], text: str, place: int) -> int:

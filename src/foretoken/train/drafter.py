@@ -15,6 +15,7 @@ from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError, shown
 from foretoken.methods import METHODS
 from foretoken.models import gguf, load
+from foretoken.models.native.check import of_layers
 from foretoken.registry import drafter_class, drafter_names
 from foretoken.train.boost import EarlierDrafters
 from foretoken.train.card import write_card
@@ -66,7 +67,7 @@ def with_layer_of(config: Any, shape: Mapping[str, Any]) -> dict[str, Any]:
     feed-forward and the base of the rotary embedding. Of numbers of heads that it names in part,
     none is taken. Raises `ForetokenError` where the target's configuration doesn't say what such a
     layer has, as code that comes with it may call that otherwise."""
-    text = config.get_text_config()
+    text = of_layers(config.get_text_config())[0]
     named = ("num_attention_heads", "hidden_size")
     missing = [name for name in named if not isinstance(getattr(text, name, None), int)]
     if missing and all(name in shape for name in _LAYER):

@@ -19,6 +19,7 @@ import torch
 
 from foretoken.drafters.specdec import SpecDecModel
 from foretoken.errors import ForetokenError
+from foretoken.models.native.check import of_layers
 from foretoken.train import joint, shared_target
 from foretoken.train.drafter import config_of, shape_for, trainable
 from foretoken.train.recipe import Recipe
@@ -168,12 +169,15 @@ def _count(module: Any) -> int:
 
 def _caches(recipe: Recipe, config: Any) -> int:
     """In 16 bits; what writes and measures takes as much as is free beside, and comes and goes."""
-    heads: int = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    of_token: int = 2 * config.num_hidden_layers * width * _HALF
-    of_token *= getattr(config, "num_key_value_heads", None) or heads
+    each = of_layers(config)
+    of_token = 0
+    for layer in each:
+        heads: int = layer.num_attention_heads
+        width: int = getattr(layer, "head_dim", None) or layer.hidden_size // heads
+        of_token += 2 * width * _HALF * (getattr(layer, "num_key_value_heads", None) or heads)
     places: int = (recipe.rows + 1) * recipe.length
-    return places * of_token
+    layers: int = config.num_hidden_layers
+    return places * of_token * layers // len(each)
 
 
 def _batch(recipe: Recipe, config: Any, module: Trained) -> int:

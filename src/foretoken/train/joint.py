@@ -99,8 +99,11 @@ class JointModule(Trained):
 
     def reread(self, lesson: Lesson) -> Lesson:
         """The lesson as the new target reads it."""
-        states = self.target.states(lesson)
-        return dataclasses.replace(lesson, hidden={-1: states}, head=self.target.head)
+        states, head = self.target.states(lesson), self.target.lm.get_output_embeddings()
+        trained = tuple(weight for weight in head.parameters() if weight.requires_grad)
+        return dataclasses.replace(
+            lesson, hidden={-1: states}, head=self.target.head, head_parameters=trained
+        )
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         new = self.reread(lesson)

@@ -87,7 +87,8 @@ def _answer(
 ) -> list[int] | None:
     """The last of the turns, as its model would write it after the prompt. What is more than a text
     (calls of tools, reasoning) is what the template writes after the beginning of an answer."""
-    if turns[-1].keys() <= {"role", "content", "weight"}:
+    said = {name for name, value in turns[-1].items() if value not in ("", [], {})}
+    if said <= {"role", "content", "weight"}:
         ids = _said(llm, conversation, turns, prompt)
         return ids if end and ids[-1:] == [*end] else [*ids, *end]
     options = tool_options(llm.tokenizer, conversation.tools)

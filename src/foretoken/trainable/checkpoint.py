@@ -81,6 +81,8 @@ class Trained(nn.Module):
     """Whether its loss can weigh places by the chance that a draft reaches them."""
     by_feature: ClassVar[bool] = False
     """Whether its loss can have the distance from the target's next state."""
+    norms_embedding: ClassVar[bool] = False
+    """Whether it norms the target's embedding before it reads it otherwise."""
 
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()

@@ -63,6 +63,7 @@ class Eagle3Module(Headed):
     method: ClassVar[str] = "eagle3"
     like_target = True
     by_reach = True
+    norms_embedding = True
 
     def __init__(
         self,

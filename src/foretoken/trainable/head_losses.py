@@ -42,7 +42,8 @@ def heads_loss(
     heads = torch.arange(states.shape[2], device=states.device)
     row, token = (lesson.weight > 0).nonzero(as_tuple=True)  # [P]
     place = token[:, None] - 2 - heads  # [P, H]
-    inside = lesson.positions[row, token][:, None] >= 2 + heads
+    # A row may begin within its text, and a text within its row.
+    inside = (place >= 0) & (lesson.positions[row, token][:, None] >= 2 + heads)
     head_states = states[row[:, None], place.clamp(min=0), heads]  # [P, H, D]
     weight = lesson.weight[row, token]
     share = inside * weight[:, None] * objective.decay**heads / weight.sum().clamp(min=1e-9)
@@ -109,6 +110,8 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
         objective.probability(logits(flat[at : at + chunk]), goals[at : at + chunk])
         for at in range(0, len(flat), chunk)
     ]
+    # Some versions of torch (2.9) use what autocast has rounded here later too, without gradients.
+    torch.clear_autocast_cache()
     return torch.cat(parts).view(goal.shape)
 
 

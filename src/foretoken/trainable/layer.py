@@ -25,8 +25,8 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 class LayerShape:
     """The numbers of a decoder layer. reads: width of what the attention reads; outer: width of the
     residual stream; head_width: of a head, if it isn't outer / heads; rope_scaling: as transformers
-    writes it; qk_norm: whether queries and keys are normed, head by head; qkv_bias: whether
-    queries, keys and values have biases."""
+    writes it; qk_norm: whether queries and keys are normed, head by head; qkv_bias, o_bias: whether
+    queries, keys and values have biases, and the attention's output."""
 
     outer: int
     reads: int
@@ -39,6 +39,7 @@ class LayerShape:
     head_width: int | None = None
     qk_norm: bool = False
     qkv_bias: bool = False
+    o_bias: bool = False
 
     @property
     def head_dim(self) -> int:
@@ -91,7 +92,7 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(shape.reads, inner, bias=shape.qkv_bias)
         self.k_proj = nn.Linear(shape.reads, kv_width, bias=shape.qkv_bias)
         self.v_proj = nn.Linear(shape.reads, kv_width, bias=shape.qkv_bias)
-        self.o_proj = nn.Linear(inner, shape.outer, bias=False)
+        self.o_proj = nn.Linear(inner, shape.outer, bias=shape.o_bias)
         self.q_norm, self.k_norm = (
             nn.RMSNorm(shape.head_dim, shape.norm_eps) if shape.qk_norm else nn.Identity()
             for _ in range(2)

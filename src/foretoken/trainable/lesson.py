@@ -50,8 +50,8 @@ class Lesson:
     nodes of a draft whose root is that token, -1 where serving never has a root. hidden: layer ->
     [B, T, D], layers counted as in `Wants`. head: normed last states [..., D] -> logits [..., V].
     embed: ids -> [..., D]. append: the target's pass over tokens after the rows, see `Append`.
-    head, embed, append and kv are the target's and are not trained. temperature: the one that the
-    text was written at.
+    head, embed, append and kv are the target's and are not trained, but for head_parameters, the
+    head's weights where the target learns too. temperature: the one that the text was written at.
     """
 
     tokens: Tensor
@@ -65,6 +65,7 @@ class Lesson:
     append: Append
     kv: KeysAndValues
     temperature: float = 0.0
+    head_parameters: tuple[Tensor, ...] = ()
 
     @property
     def attention_mask(self) -> Tensor:

@@ -113,6 +113,11 @@ class SelectedModule(BlockModule):
         self.layers = nn.ModuleList(ConvolvedLayer(self.layer_shape, *sizes) for _ in self.layers)
         self.candidate_selector = CandidateSelector(facts, selector_rank, selector_top_k)
 
+    def of_vocabulary(self) -> list[Tensor]:
+        selector = self.candidate_selector
+        books = [selector.predecessor_codebook, selector.successor_codebook]
+        return [*super().of_vocabulary(), *books]
+
     def serving(self, access: Access) -> SelectedModel:
         return SelectedModel(self, access)
 

@@ -11,11 +11,14 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file
 
+from architectures import tiny
 from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import load_model
 from foretoken.testing import logits_after, tiny_transformers
 from stored_models import IDS, change_config, change_tensors, theirs, written
+
+IDS_OF_TINY = [3, 9, 7, 7, 21, 40, 2, 13]
 
 
 def refused(folder: Path, match: str) -> None:
@@ -87,6 +90,18 @@ def test_a_model_without_safetensors_is_bounded_by_its_files(tmp_path: Path) -> 
     assert load_model(tmp_path, device="cpu").layers == 2
     change_config(tmp_path, vocab_size=10**8)
     refused(tmp_path, "weights, and its files hold")
+
+
+@pytest.mark.parametrize("family", ["gemma4_text", "qwen2_moe"])
+def test_folders_of_families_whose_numbers_are_their_own(family: str, tmp_path: Path) -> None:
+    """Gemma 4's layers differ in the width of a head, and Qwen 2's experts have windows of 0, which
+    aren't used."""
+    model = tiny(family).double().eval()
+    model.save_pretrained(tmp_path)
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS_OF_TINY])).logits[0, -1]
+    found = logits_after(load_model(tmp_path, device="cpu", dtype="float64"), IDS_OF_TINY)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_number_that_the_family_does_not_know(folder: Path) -> None:

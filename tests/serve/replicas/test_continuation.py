@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from foretoken.serve.errors import body
 from foretoken.serve.replicas.continuation import Continuation, Unlike
 from foretoken.serve.streaming import DONE, KEEP_ALIVE, event
 
@@ -87,3 +88,11 @@ def test_more_than_a_text_is_not_continued(more: dict[str, Any]) -> None:
 
 def test_comments_pass() -> None:
     assert _sent(_part("a")).more(KEEP_ALIVE.encode()) == KEEP_ALIVE.encode()
+
+
+def test_an_error_ends_it() -> None:
+    """An event of its own, whatever was sent before it."""
+    error = event(body(500, "failed")).encode()
+    totals = event({"id": "second", "choices": [], "usage": {}}).encode()
+    for sent in ([_part("a")], [_part("all", ends=True), totals]):
+        assert _sent(*sent).more(error) == error

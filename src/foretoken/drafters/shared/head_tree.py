@@ -87,7 +87,7 @@ class Heads(Trained):
             lesson,
             states,
             lambda x: self.logits(x, lesson.head),
-            self.language_model_heads(),
+            [*self.language_model_heads(), *lesson.head_parameters],
             objective,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from foretoken.models.native import check
 _log = logging.getLogger(__name__)
 _COUNTS = (
     "hidden_size",
-    "num_hidden_layers",
     "num_attention_heads",
     "num_key_value_heads",
     "head_dim",
@@ -41,11 +41,14 @@ def check_sizes(folder: Path, config: Any, trust_remote_code: bool = False) -> N
     """Raises `ForetokenError` where a configuration's numbers are no sizes, or where it calls for
     more weights, or others, than the folder's files hold."""
     text = config.get_text_config(decoder=True)
-    for name in _COUNTS:
-        given = getattr(text, name, None)
+    if (many := getattr(text, "num_hidden_layers", None)) is not None:
+        check.count("num_hidden_layers", many, check.MOST_LAYERS)
+    for each, name in product(check.of_layers(text), _COUNTS):
+        given = getattr(each, name, None)
+        if name == "sliding_window" and not getattr(each, "use_sliding_window", True):
+            continue  # 0 in the configurations of Qwen 2's experts
         if given is not None and not isinstance(given, list | tuple):  # some have one a layer
-            most = check.MOST_LAYERS if name == "num_hidden_layers" else check.LARGEST
-            check.count(name, given, most)
+            check.count(name, given)
     headers = Checkpoint(folder).headers if has_safetensors(folder) else {}
     if headers and text.num_hidden_layers > len(headers):
         raise _too_large(folder, f"{text.num_hidden_layers} layers", f"{len(headers)} tensors")

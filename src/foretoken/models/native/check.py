@@ -88,6 +88,12 @@ def numbers(config: Any) -> None:
         raise _wrong("sliding_window", None, "a number, as layer_types lists sliding attention")
 
 
+def of_layers(config: Any) -> list[Any]:
+    """A configuration; or where its layers' numbers differ, as Gemma 4's do, one for each layer,
+    as the whole one then doesn't say these numbers."""
+    return list(config.per_layer_config) if getattr(config, "is_heterogeneous", False) else [config]
+
+
 def count(name: str, given: Any, most: int = LARGEST, *, none: bool = False) -> None:
     """Raises `ForetokenError` for what is no whole number from 1 on; `none`: and not None."""
     if given is None and none:

@@ -35,15 +35,19 @@ Rotary = Seq[tuple[Tensor, Tensor]]
 """For each of a model's rotary tables: cos and signed sin, each [B, T, H + 2K, W]."""
 
 
-def unsupported(config: Any) -> str | None:
-    """Why the native model can't serve this configuration, or None where it can."""
+def unsupported(config: Any, trust_remote_code: bool = False) -> str | None:
+    """Why the native model can't serve this configuration, or None where it can.
+    trust_remote_code: whether code that comes with a checkpoint runs in place of transformers'."""
+    if trust_remote_code and "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or ()):
+        return "it runs by code that comes with it"
     if config.model_type not in block.FAMILIES:
         return f"its family {config.model_type!r} is not one of {', '.join(block.FAMILIES)}"
     if getattr(config, "quantization_config", None) is not None:
         return "its weights are quantised"
     if getattr(config, "text_config", None) is not None:
         return "its configuration holds another one"
-    if getattr(config, "use_bidirectional_attention", None):
+    both_ways = getattr(config, "use_bidirectional_attention", None)
+    if both_ways or not getattr(config, "is_causal", True):
         return "its tokens see those after them"
     if foreign := set(block.types(config) or ()) - _KINDS:
         return f"it has layers of type {min(foreign)!r}"

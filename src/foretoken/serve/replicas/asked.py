@@ -75,7 +75,7 @@ def _prepared(raw: bytes, seed: Callable[[], int]) -> tuple[bytes, str]:
         body = json.loads(raw.decode())
         if not isinstance(body, dict):
             return raw, ""
-        if body.get("seed") is None and not _several(body.get("prompt")):
+        if body.get("seed") in (None, -1) and not _several(body.get("prompt")):
             raw = json.dumps(body | {"seed": seed()}).encode()
         return raw, _text(body)
     except (ValueError, RecursionError):  # no JSON, or none that can be read: the replica refuses

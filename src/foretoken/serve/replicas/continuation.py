@@ -43,7 +43,7 @@ class Continuation:
     def more(self, part: bytes) -> bytes:
         """What of an event hasn't been sent; may be nothing. Raises `Unlike`."""
         data = _read(part)
-        if data is None:
+        if data is None or "error" in data:
             return part
         known = self._totals if not data.get("choices") else False
         choices = [kept for kept in map(self._rest, data.get("choices", ())) if kept]

@@ -14,6 +14,8 @@ def read(source: Source) -> Published | None:
         return None
     if not {"fc.weight", "layers.0.self_attn.q_proj.weight"} <= source.tensors.keys():
         return None
+    if "layers.0.input_layernorm.weight" in source.tensors:
+        return None
     shape = {**source.one_layer(config), "bias": "fc.bias" in source.tensors}
     target = {"hidden_size": config["hidden_size"], "vocab_size": config["vocab_size"]}
     return Published("eagle", target, shape, lambda: source.tensors)

@@ -3,9 +3,10 @@
 SafeAILab calls the layer `midlayer`, others `layers.0`; other names are ours. d2t has the offset
 from each token's number in the head to its id. Captured layers: `eagle_aux_hidden_state_layer_ids`
 counts the embedding's output as 0; inside `eagle_config` it counts the first layer's output as 0
-where it begins with 1, which is how SGLang tells the two (its pull request 25454). Without either
-they are EAGLE-3's defaults. Where there are several layers, those after the first are Llama's and
-called `layers.1` and so on, as vLLM and `speculators` have them.
+where it begins with 1, which is how SGLang tells the two (its pull request 25454); DeepSpec's
+`target_layer_ids` always do. Without any they are EAGLE-3's defaults. Where there are several
+layers, those after the first are Llama's and called `layers.1` and so on, as vLLM and `speculators`
+have them.
 
 P-EAGLE is EAGLE-3 with `mask_hidden` [1, 1, 3D], as AWS, SpecForge and `speculators` publish it for
 vLLM's `parallel_drafting`. The mask token is in `mask_token_id`, `pard_token` or `ptd_token_id`, in
@@ -43,6 +44,7 @@ def read(source: Source) -> Published | None:
     ids = config.get("eagle_aux_hidden_state_layer_ids")
     after = list(inner.get("eagle_aux_hidden_state_layer_ids") or [])
     capture = list(ids) if ids else [i + (after[0] == 1) for i in after]
+    capture = capture or [i + 1 for i in config.get("target_layer_ids") or ()]
     return _read(source, config, config, capture)
 
 

@@ -9,6 +9,7 @@ Legend: V vocabulary, D width, S states.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ def fitting(
     be the target's and isn't.
     """
     expected, stored = module.state_dict(), dict(tensors)
-    for name, distance_of in ((EMBEDDING, _embedding_distance), (HEAD, _head_distance)):
+    embedding = partial(_embedding_distance, scaled=module.norms_embedding)
+    for name, distance_of in ((EMBEDDING, embedding), (HEAD, _head_distance)):
         if name in stored and name not in expected:
             _check_same(stored.pop(name), distance_of, target, f"{what} has {name}")
     wrong = sorted((stored.keys() ^ expected.keys()) - {HEAD})
@@ -74,15 +76,20 @@ def _check_same(weight: Tensor, distance_of: Any, target: Access, what: str) -> 
         )
 
 
-def _embedding_distance(weight: Tensor, target: Access) -> float:
-    """The norm of the difference from the target's embedding [V, D], as a share of its norm."""
-    difference = norm = 0.0
+def _embedding_distance(weight: Tensor, target: Access, scaled: bool) -> float:
+    """The norm of the difference from the target's embedding [V, D], as a share of its norm.
+    scaled: or of the nearest multiple, where the drafter norms what it reads; Gemma's layers read
+    a multiple of what its file, and a drafter's, has."""
+    own = product = norm = 0.0
     for start in range(0, len(weight), _ROWS):
         ids = torch.arange(start, min(start + _ROWS, len(weight)), device=weight.device)
-        rows = target.embed(ids).float()
-        difference += float((weight[ids].float() - rows).square().sum())
+        rows, stored = target.embed(ids).float(), weight[ids].float()
+        own += float(stored.square().sum())
+        product += float((stored * rows).sum())
         norm += float(rows.square().sum())
-    return float((difference / max(norm, 1e-30)) ** 0.5)
+    factor = max(product, 0.0) / max(own, 1e-30) if scaled else 1.0
+    difference = factor * factor * own - 2 * factor * product + norm
+    return float((max(difference, 0.0) / max(norm, 1e-30)) ** 0.5)
 
 
 def _head_distance(weight: Tensor, target: Access) -> float:

@@ -92,6 +92,7 @@ class Source:
             "norm_eps": config.get("rms_norm_eps", 1e-6),
             "qk_norm": self._ends("self_attn.q_norm.weight"),
             "qkv_bias": self._ends("self_attn.q_proj.bias"),
+            "o_bias": self._ends("self_attn.o_proj.bias"),
             **self._rotation(config),
         }
         head_dim = config.get("head_dim")

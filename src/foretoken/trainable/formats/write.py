@@ -64,8 +64,7 @@ class Target:
     @property
     def dtype(self) -> torch.dtype | None:
         """Of its weights; None where its configuration doesn't say."""
-        name = str(self.config.get("dtype") or self.config.get("torch_dtype"))
-        found = getattr(torch, name.removeprefix("torch."), None)
+        found = getattr(torch, self.config.get("dtype") or "", None)
         return found if isinstance(found, torch.dtype) else None
 
 
@@ -314,10 +313,10 @@ _METHODS = {"eagle3": _eagle3, "dflash": _dflash, "dflash2": _dflash2}
 def _layer(config: Mapping[str, Any], target: Target, layers: int) -> dict[str, Any]:
     """The part of a configuration that is like Llama's, or Qwen3's where queries are normed."""
     shape, width = config["shape"], config["target"]["hidden_size"]
-    if shape.get("qkv_bias"):
+    if shape.get("qkv_bias") or shape.get("o_bias"):
         raise ForetokenError(
-            "This drafter's queries, keys and values have biases, and its output has none, which "
-            "no form that is written allows for; train one without biases."
+            "This drafter's attention has biases, which no form that is written allows for; train "
+            "one without biases."
         )
     normed = shape.get("qk_norm", config["foretoken_method"].startswith("dflash"))
     return {
