@@ -162,7 +162,7 @@ def test_the_file_of_weights_that_a_configuration_names(tmp_path: Path, impl: st
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     for name, said in (
         ("none.safetensors", "it isn't there"),
-        ("../a.safetensors", "not the name"),
+        ("../a.safetensors", "of the folder itself"),
     ):
         change_config(own, transformers_weights=name)
         with pytest.raises(ForetokenError, match=said):

@@ -16,6 +16,7 @@ from foretoken.models.load import load_model
 from foretoken.train.joint import METHOD, JointModule
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
+from foretoken.trainable import head_losses
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from lessons import random_lesson
@@ -76,6 +77,27 @@ def test_the_heads_loss_reaches_the_head_that_they_share(checkpoints: tuple[Path
         weight -= 2e-5 * way
         below = loss().item()
     assert found == pytest.approx((above - below) / 2e-5, rel=1e-3) and abs(found) > 1e-3
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_heads_learn_from_the_target_and_not_it_from_them(
+    tied: bool, checkpoints: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an objective that reads its distribution, whose places are more than are computed at
+    once: the heads' shared head learns as one that predicts, not as what is predicted."""
+    monkeypatch.setattr(head_losses, "_CHUNK", 4)
+    old, lesson = load_model(checkpoints[0], backend="plain"), random_lesson(checkpoints[0], 0.0)
+    shape = {"num_heads": 2, "own_lm_heads": True}
+    joint = JointModule(Facts.of(old), model=str(checkpoints[0]), **shape).eval()
+    if tied:
+        lm = joint.target.lm
+        lm.get_output_embeddings().weight = lm.get_input_embeddings().weight
+    joint.heads(joint.reread(lesson), Objective({"kl_div": 1.0})).backward()
+    weight = joint.target.lm.get_output_embeddings().weight
+    of_heads = [w.grad for w in joint.heads.parameters()]
+    assert any(grad is not None and grad.abs().sum() > 0 for grad in of_heads)
+    if not tied:
+        assert weight.grad is None or not weight.grad.any()
 
 
 def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def _target(
     this = Facts(text.hidden_size, text.vocab_size, text.num_hidden_layers)
     Facts(**facts).check(this, drafter)
     scale = block.embedding_scale(text) if text.model_type in block.FAMILIES else 1.0
-    heads = _EMBEDDINGS if text.to_dict().get("tie_word_embeddings") else _HEADS
+    tied = any(getattr(part, "tie_word_embeddings", False) for part in (config, text))
 
     def tokens() -> int | None:
         tokenizer = tokenizer_of(None, folder, trust_remote_code)
@@ -174,19 +174,21 @@ def _target(
             "dtype": str(text.dtype or config.dtype).removeprefix("torch."),
         },
         embedding=lambda: _stored(folder, _EMBEDDINGS, "an embedding") * scale,
-        head=lambda: _stored(folder, heads, "a head"),
+        head=lambda: _stored(folder, _HEADS, "a head", *([_EMBEDDINGS] if tied else [])),
         scaled=scale != 1.0,
+        tied=tied,
         tokens=tokens,
     )
 
 
-def _stored(folder: Path, endings: tuple[str, ...], kind: str) -> Tensor:
-    """[V, D] the target's tensor of one of these names. Raises `ForetokenError` where it can't be
-    told from its files."""
+def _stored(folder: Path, endings: tuple[str, ...], kind: str, *others: tuple[str, ...]) -> Tensor:
+    """[V, D] the target's tensor of one of these names, or where there is none of one of the
+    others. Raises `ForetokenError` where it can't be told from its files."""
     from foretoken.models.load import weights
 
     stored = weights(folder)
-    names = [name for name in stored.headers if f".{name}".endswith(endings)]
+    each = ([n for n in stored.headers if f".{n}".endswith(of)] for of in (endings, *others))
+    names = next(filter(None, each), [])
     if len(names) != 1:
         raise ForetokenError(
             f"{folder} has {len(names)} tensors named as {kind}, and the drafter is written with a "

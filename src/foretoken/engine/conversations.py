@@ -131,7 +131,7 @@ def _turn(place: int, message: Any) -> dict[str, Any]:
             'such as {"type": "text", "text": …}.'
         )
     given = {k: v for k, v in message.items() if v is not None and (k, v) != ("tool_calls", [])}
-    turn = {**given, "content": content}  # templates look whether there is a list, and not into it
+    turn = {**given, "content": content}  # templates ask for a list, even an empty one
     if "tool_calls" in turn:
         turn["tool_calls"] = _calls(place, turn["tool_calls"])
     return turn

@@ -175,7 +175,8 @@ def _twin(name: str) -> str:
 
 
 def _named(folder: Path) -> str | None:
-    """The file of weights that the configuration names, where another has the usual name."""
+    """The file of weights that config.json names (`transformers_weights`); None where it names
+    none."""
     if not (folder / "config.json").is_file():
         return None
     named = read_json(folder / "config.json", "a configuration").get("transformers_weights")
@@ -183,8 +184,8 @@ def _named(folder: Path) -> str | None:
         return None
     if not isinstance(named, str) or PurePath(named).name != named:
         raise ForetokenError(
-            f"{folder / 'config.json'} has {shown(named)} as transformers_weights, which is not "
-            "the name of a file in the folder; correct it."
+            f"{folder / 'config.json'} has {shown(named)} as transformers_weights, and only a file "
+            "of the folder itself is read; put it there."
         )
     return named
 

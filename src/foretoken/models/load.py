@@ -1,9 +1,8 @@
 """Loads a `CausalLM`, and its tokenizer, from a checkpoint: a folder, a GGUF file, a hub id or a
 bundled name.
 
-`find` gives its place on disk, and the other functions take either kind of place. A folder's
-configuration and tokenizer are read by transformers and its weights by safetensors, a GGUF file by
-`foretoken.models.gguf`.
+`find` gives its place on disk, and the other functions take either kind. transformers reads a
+folder's configuration and tokenizer, safetensors its weights, `foretoken.models.gguf` a GGUF file.
 """
 
 from __future__ import annotations
@@ -355,21 +354,22 @@ def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
     folder = find(source)
     if gguf.is_named(folder):
         return gguf.tokenizer_of(folder)
-    from transformers import AutoTokenizer
+    from transformers.models.auto import tokenization_auto as api
 
-    read = AutoTokenizer.from_pretrained  # not mistral-common's, without the chat template
+    # Not mistral-common's, which has no chat template (since transformers 5.15).
+    own = {"mistral_format": False} if hasattr(api, "_use_mistral_format") else {}
     try:
-        tokenizer = read(folder, trust_remote_code=trust_remote_code, mistral_format=False)
+        made = api.AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code, **own)
     except Exception as error:
         raise ForetokenError(
             f"{folder} has no tokenizer that transformers can read ({one_line(error)}); pass "
             "tokenizer=…"
         ) from error
-    if not _has_vocabulary(folder, getattr(tokenizer, "vocab_files_names", None)):
+    if not _has_vocabulary(folder, getattr(made, "vocab_files_names", None)):
         raise ForetokenError(
             f"{folder} has no tokenizer: no file of a vocabulary is there; pass tokenizer=…"
         )
-    return tokenizer
+    return made
 
 
 def tokenizer_of(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -> Any:

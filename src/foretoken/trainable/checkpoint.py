@@ -82,7 +82,7 @@ class Trained(nn.Module):
     by_feature: ClassVar[bool] = False
     """Whether its loss can have the distance from the target's next state."""
     norms_embedding: ClassVar[bool] = False
-    """Whether it norms the target's embedding before it reads it otherwise."""
+    """Whether it reads the target's embedding only normed, whose scale then doesn't matter."""
 
     def __init__(self, facts: Facts, **shape: Any) -> None:
         super().__init__()

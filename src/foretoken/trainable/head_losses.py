@@ -51,13 +51,13 @@ def heads_loss(
         chances = _chances(lesson, states, logits, objective)
         reach = chance_to_reach(chances)[row[:, None], place.clamp(min=0), heads]
         share = share * reach**objective.dynamic
-    target_states = (
-        lesson.hidden[-1][row, (token - 1).clamp(min=0)] if objective.reads_target else None
-    )
+    target_states = None  # of what is learned from, which learns nothing by it
+    if objective.reads_target:
+        target_states = lesson.hidden[-1].detach()[row, (token - 1).clamp(min=0)]
     goal = lesson.tokens[row, token]
 
     def measure(at: slice, part: Tensor) -> Tensor:
-        target = None if target_states is None else lesson.head(target_states[at])[:, None]
+        target = None if target_states is None else lesson.head(target_states[at]).detach()[:, None]
         loss = objective(logits(part), target, goal[at, None])
         return (loss * share[at]).sum()
 
@@ -110,7 +110,7 @@ def _chances(lesson: Lesson, states: Tensor, logits: Logits, objective: Objectiv
         objective.probability(logits(flat[at : at + chunk]), goals[at : at + chunk])
         for at in range(0, len(flat), chunk)
     ]
-    # Some versions of torch (2.9) use what autocast has rounded here later too, without gradients.
+    # Torch 2.9 would reuse the weights that autocast has rounded here, which carry no gradients.
     torch.clear_autocast_cache()
     return torch.cat(parts).view(goal.shape)
 

@@ -161,7 +161,7 @@ def test_layers_as_sglang_counts_them(deep: Path, tmp_path: Path) -> None:
         assert consumers.sglang(out, counts).capture == [2, 3, 4]
     config = json.loads((tmp_path / "own" / "config.json").read_text())
     nothing: Any = None  # neither is read
-    target = write.Target("t", {"model_type": "gpt_oss"}, nothing, nothing, False, nothing)
+    target = write.Target("t", {"model_type": "gpt_oss"}, nothing, nothing, False, False, nothing)
     tensors = load_file(tmp_path / "own" / "model.safetensors")
     write.trained(config, tensors, target, "sglang", tmp_path / "gpt-oss")
     assert consumers.sglang(tmp_path / "gpt-oss", "gpt_oss").capture == [2, 3, 4]
@@ -345,13 +345,13 @@ def test_a_mask_that_sglang_writes_over_a_token(small: Pair, tmp_path: Path) -> 
 @pytest.mark.parametrize("to", ["vllm", "sglang"])
 @pytest.mark.parametrize("name", ["dflash", "dflash2"])
 def test_blocks_for_a_target_that_scales_its_embedding(name: str, to: str, tmp_path: Path) -> None:
-    """The programs would give them the embedding as it is stored."""
+    """No program would give them the embedding as the target reads it."""
     numbers = {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS}
     model = original("gemma3_text", **numbers)
     model.save_pretrained(tmp_path / "target")
     small = Pair(native(model), native(model), model)
     trained(name, tmp_path / "own", tmp_path / "target", small)
-    with pytest.raises(ForetokenError, match="without the number that this target multiplies"):
+    with pytest.raises(ForetokenError, match="multiplies its embedding by a number"):
         exported(tmp_path / "own", to, tmp_path / "out")
 
 

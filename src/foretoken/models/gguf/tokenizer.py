@@ -85,7 +85,7 @@ def serves(file: GGUFFile) -> bool:
 
 
 def _strips(file: GGUFFile) -> bool:
-    """Whether special tokens take the white space after them, which no metadata say of Phi 3's."""
+    """Whether special tokens take the white space after them, which Phi 3's metadata don't say."""
     kind = file.metadata.get("tokenizer.ggml.model")
     return file.architecture == "phi3" and kind == "llama"
 

@@ -51,14 +51,15 @@ _COPIED = (
 @dataclass(frozen=True)
 class Target:
     """name: as its user loads it; config: its config.json; embedding and head: read them, [V, D];
-    scaled: whether its layers read its embedding times a number; tokens: how many its tokenizer
-    has, None where it has none."""
+    scaled: whether its layers read its embedding times a number; tied: whether its head is its
+    embedding; tokens: how many its tokenizer has, None where it has none."""
 
     name: str
     config: Mapping[str, Any]
     embedding: Callable[[], Tensor]
     head: Callable[[], Tensor]
     scaled: bool
+    tied: bool
     tokens: Callable[[], int | None]
 
     @property
@@ -71,8 +72,8 @@ class Target:
 def trained(
     config: Mapping[str, Any], tensors: Mapping[str, Tensor], target: Target, to: str, out: Path
 ) -> None:
-    """Write a trained drafter, by its config.json and tensors, for the program `to`, in the numbers
-    of its target, in which it is run: SGLang otherwise would in others.
+    """Write a trained drafter, by its config.json and tensors, for the program `to`. It is written
+    in its target's dtype, in which it should run; SGLang would otherwise choose another.
 
     Raises `ForetokenError` for a method or a shape that the program has no form for.
     """
@@ -211,6 +212,12 @@ def _dflash(
     shape, ids = config["shape"], list(config["shape"]["target_layer_ids"])
     layer = _layer(config, target, shape["num_layers"]) | _window(shape, to)
     mask, reduced = shape["mask_token_id"], shape.get("draft_vocab_size")
+    if target.scaled:
+        raise ForetokenError(
+            "This drafter's target multiplies its embedding by a number, and no program would give "
+            "the drafter the multiplied one, so most drafts would be rejected; serve it here, or "
+            "train EAGLE-3, which norms what it reads."
+        )
     if to == "speculators":
         if mask is None:
             raise ForetokenError(
@@ -225,12 +232,6 @@ def _dflash(
             "aux_hidden_state_layer_ids": [index + 1 for index in ids],
         }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
-    if target.scaled:
-        raise ForetokenError(
-            "vLLM and SGLang give a DFlash drafter the target's embedding without the number that "
-            "this target multiplies it by, so most drafts would be rejected; write it for "
-            "'speculators', which has a copy."
-        )
     if to == "sglang" and mask is None:
         _check_mask(layer["vocab_size"], target)
     if not shape.get("qk_norm", True):
@@ -263,7 +264,7 @@ def _check_mask(tokens: int, target: Target) -> None:
     """Raises `ForetokenError` where a mask of its own would change what SGLang's target writes: it
     is put into the target's embedding, in the place of the last token."""
     used = target.tokens()
-    if target.config.get("tie_word_embeddings") or (used is not None and used >= tokens):
+    if target.tied or (used is not None and used >= tokens):
         raise ForetokenError(
             "This drafter has a mask embedding of its own, which SGLang would write over a token "
             "of this target; write it for 'vllm', or train one with --set "
