@@ -95,6 +95,7 @@ def test_the_bounds_between_two_fields() -> None:
         ("seed", None, None),
         ("seed", 10**40, 10**40),
         ("seed", -3, -3),
+        ("seed", -1, None),
         ("logprobs", None, None),
         ("logit_bias", {np.int32(3): 1}, {3: 1.0}),
         ("allowed_token_ids", np.array([3, 1]), (3, 1)),

@@ -173,21 +173,21 @@ def _target(
             "architectures": config.architectures,
             "dtype": str(text.dtype or config.dtype).removeprefix("torch."),
         },
-        embedding=lambda: _stored(folder, _EMBEDDINGS, "an embedding") * scale,
-        head=lambda: _stored(folder, _HEADS, "a head", *([_EMBEDDINGS] if tied else [])),
+        embedding=lambda: _stored(folder, "an embedding", _EMBEDDINGS) * scale,
+        head=lambda: _stored(folder, "a head", _HEADS, *([_EMBEDDINGS] if tied else [])),
         scaled=scale != 1.0,
         tied=tied,
         tokens=tokens,
     )
 
 
-def _stored(folder: Path, endings: tuple[str, ...], kind: str, *others: tuple[str, ...]) -> Tensor:
-    """[V, D] the target's tensor of one of these names, or where there is none of one of the
-    others. Raises `ForetokenError` where it can't be told from its files."""
+def _stored(folder: Path, kind: str, *names_end: tuple[str, ...]) -> Tensor:
+    """[V, D] the target's tensor whose name ends so, by the first of the lists that has any.
+    Raises `ForetokenError` where it can't be told from its files."""
     from foretoken.models.load import weights
 
     stored = weights(folder)
-    each = ([n for n in stored.headers if f".{n}".endswith(of)] for of in (endings, *others))
+    each = ([n for n in stored.headers if f".{n}".endswith(ends)] for ends in names_end)
     names = next(filter(None, each), [])
     if len(names) != 1:
         raise ForetokenError(

@@ -304,11 +304,7 @@ def _defaults(model: str, where: str, override: str) -> dict[str, Any]:
 def _longest(model: str, where: str, override: str) -> int | None:
     """The most tokens of any answer: what the server is told of it, as in vLLM, and not what the
     model's own file says."""
-    file = {} if where in ("auto", "vllm") else _written(model, where)
-    found: int | None = (file | _json(override, "--override-generation-config")).get(
-        "max_new_tokens"
-    )
-    return found
+    return _defaults(model, "vllm" if where == "auto" else where, override).get("max_tokens")
 
 
 def _written(model: str, where: str) -> dict[str, Any]:

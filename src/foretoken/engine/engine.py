@@ -101,7 +101,7 @@ class Engine:
         """
         limit = check_request(self.target, self.verifier, prompt, params)
         check_queue(self.target, self._waiting, prompt, limit, params.n, self.max_queued)
-        seed = self._seeds.getrandbits(62) if params.seed in (None, -1) else params.seed
+        seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
         grammar = self._grammars.requested(prompt, params)
         request = Request(list(prompt), params, text, seed, limit, *known, grammar)

@@ -114,11 +114,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         hints = _hints()
-        for field in fields(self):
-            value = getattr(self, field.name)
-            listed = value is None and field.default == ()  # as in vLLM, None is no list
-            value = () if listed else typed(field.name, value, hints[field.name])
-            object.__setattr__(self, field.name, value)
+        for name, default in [(field.name, field.default) for field in fields(self)]:
+            value = getattr(self, name)
+            listed = value is None and default == ()  # as in vLLM, None is no list
+            value = () if listed else typed(name, value, hints[name])  # and a seed of -1 is none
+            object.__setattr__(self, name, None if (name, value) == ("seed", -1) else value)
         if isinstance(self.structured_outputs, Mapping):
             object.__setattr__(self, "structured_outputs", structured(self.structured_outputs))
         self._check_ranges()

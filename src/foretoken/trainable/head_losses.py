@@ -51,13 +51,15 @@ def heads_loss(
         chances = _chances(lesson, states, logits, objective)
         reach = chance_to_reach(chances)[row[:, None], place.clamp(min=0), heads]
         share = share * reach**objective.dynamic
-    target_states = None  # of what is learned from, which learns nothing by it
-    if objective.reads_target:
-        target_states = lesson.hidden[-1].detach()[row, (token - 1).clamp(min=0)]
+    target_states = (
+        lesson.hidden[-1][row, (token - 1).clamp(min=0)] if objective.reads_target else None
+    )
     goal = lesson.tokens[row, token]
 
     def measure(at: slice, part: Tensor) -> Tensor:
-        target = None if target_states is None else lesson.head(target_states[at]).detach()[:, None]
+        target = None  # what is learned from learns nothing by it
+        if target_states is not None:
+            target = lesson.head(target_states[at]).detach()[:, None]
         loss = objective(logits(part), target, goal[at, None])
         return (loss * share[at]).sum()
 

@@ -84,7 +84,7 @@ class Text:
         self._prompt = text_ids(prompt, self._tokenizer, special=False)
         self._read: dict[int, list[int]] = {}  # document -> its tokens
         self._limit = self._room()
-        self._seed = secrets.randbits(62) if params.seed in (None, -1) else params.seed
+        self._seed = secrets.randbits(62) if params.seed is None else params.seed
         self._starts: list[int] = []
         self.output: list[int] = []
         self.documents: list[int] = []  # of each piece

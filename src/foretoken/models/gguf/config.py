@@ -16,6 +16,7 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS
 from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.gguf.tokenizer import CONTROL
 from foretoken.models.native import block
 
 _NUMBERS = {
@@ -39,7 +40,6 @@ _KNOWN_ENDS = {
 }
 _CONTROL_ENDS = {"<eos>", "</s>"}
 """Ends of the text where they are control tokens: Gemma's `</s>` is HTML's."""
-_CONTROL = 3  # a type of tokens
 _KNOWN = {
     *_NUMBERS,
     *("attention.head_count_kv", "attention.key_length", "attention.value_length", "vocab_size"),
@@ -174,7 +174,7 @@ def ends(file: GGUFFile) -> frozenset[int]:
     tokens = [] if named else file.strings(_TOKENS)
     kinds: Any = file.metadata.get("tokenizer.ggml.token_type")
     listed = isinstance(kinds, list) and len(kinds) == len(tokens)
-    control = {i for i, kind in enumerate(kinds) if kind == _CONTROL} if listed else set()
+    control = {i for i, kind in enumerate(kinds) if kind == CONTROL} if listed else set()
     known = (
         i
         for i, token in enumerate(tokens)

@@ -17,7 +17,7 @@ from typing import Any
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.models.gguf.reader import GGUFFile, Strings
 
-_CONTROL, _USER_DEFINED = 3, 4  # types of tokens
+CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 _MERGES = "tokenizer.ggml.merges"
 TEMPLATE = "tokenizer.chat_template"
 """The key of the chat template; of others their names follow after a dot."""
@@ -282,7 +282,7 @@ def _spelled(token: str) -> str:
 def _whole(file: GGUFFile, tokens: list[str], pairs: Sequence[tuple[str, str]]) -> set[int]:
     """The ids of tokens that are written as they are, and not in the characters of bytes: those
     that are never cut, and those with a part of their own; unless pairs of tokens make them."""
-    uncut = {i for i, kind in enumerate(_kinds(file, tokens)) if kind in (_CONTROL, _USER_DEFINED)}
+    uncut = {i for i, kind in enumerate(_kinds(file, tokens)) if kind in (CONTROL, _USER_DEFINED)}
     uncut |= {i for i in _special_ids(file, tokens).values() if i is not None}
     others = {_spelled(tokens[i]): i for i in uncut if not _characters().issuperset(tokens[i])}
     made = others.keys() & {left + right for left, right in pairs if others}
@@ -303,7 +303,7 @@ def _keep_whole(made: Any, file: GGUFFile, tokens: list[str]) -> None:
 
     named = list(zip(tokens, _kinds(file, tokens), strict=True))
     strips, bare = _strips(file), ("<s>", "<|endoftext|>")
-    control = [token for token, kind in named if kind == _CONTROL]
+    control = [token for token, kind in named if kind == CONTROL]
     made.add_special_tokens(
         [
             AddedToken(t, normalized=False, special=True, rstrip=strips and t not in bare)
