@@ -1,9 +1,9 @@
 """Randomness, keyed by what is drawn and never by the order of calls.
 
 Every uniform number is a hash of (request seed, sample index, absolute position, purpose, index).
-So the text of a seed does not depend on the batch, the other requests, the drafter or how the work
-was divided into steps, and two purposes never share a number. The hash is the finaliser of
-splitmix64 (Steele, Lea, Flood 2014), applied once per field.
+So the text of a seed by plain decoding, and by chosen drafts, does not depend on the batch, the
+other requests, the drafter or how the work was divided into steps, and two purposes never share a
+number. The hash is the finaliser of splitmix64 (Steele, Lea, Flood 2014), applied once per field.
 
 Legend: B sequences, M places to draw at in one call, V vocabulary.
 """

@@ -36,6 +36,14 @@ def reference_end(
     return len(tokens), ""
 
 
+def test_an_end_of_text_has_no_reason() -> None:
+    """Also where it is among the stop tokens, as in vLLM; unless it is no end of text."""
+    params = SamplingParams(stop_token_ids=[5])
+    assert StopChecker(params, frozenset({5}), 100).check([7, 5]).stop_reason is None
+    params = SamplingParams(stop_token_ids=[5], ignore_eos=True)
+    assert StopChecker(params, frozenset({5}), 100).check([7, 5]).stop_reason == 5
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     WORDS,

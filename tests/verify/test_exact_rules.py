@@ -91,7 +91,7 @@ def plain_rest(patch: pytest.MonkeyPatch) -> None:
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Verifier, Shape]] = {
     "unpaid": (unpaid, MultiCandidate(), Shape.of(DRAWN, 0, 0)),
-    "kept token": (kept_token, MultiCandidate(), Shape.of(CHOSEN, 0, 0)),
+    "kept token": (kept_token, MultiCandidate(), Shape((0, 0), (CHOSEN, DRAWN))),
     "whole distribution": (whole_distribution, MultiCandidate(), Shape.of(REST, 0, 0)),
     "whole distribution below": (whole_distribution, Traversal(), Shape.of(REST, 0, 0, 1, 2)),
     "leaf rule": (leaf_rule, Block(), Shape.of(DRAWN, 0, 1)),

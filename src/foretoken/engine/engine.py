@@ -5,8 +5,8 @@ advances every other sequence through `foretoken.step`.
 
 A step is a transaction. What raises while one sample is read or written (a criterion, a tokenizer)
 ends that sample's request. What raises in a pass over several samples names nobody: all of them
-start again from fresh slots, one by one, and the request whose own pass raises is ended. Draws are
-keyed by place and not by the order of calls, so the others write what they would have written.
+start again from fresh slots, one by one, and the request whose own pass raises is ended. The others
+write what they would have written, or where drafts are drawn a text of the same distribution.
 """
 
 from __future__ import annotations

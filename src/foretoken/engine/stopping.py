@@ -189,10 +189,12 @@ class StopChecker:
                 end = at + len(stop) if self._params.include_stop_str_in_output else at
                 return Ending(place, "stop", stop, self.tracker.text[:end])
         hidden = not self._params.include_stop_str_in_output
+        if token in self._eos:
+            return Ending(place, "stop", without_last=hidden)
         if token in self._stop_ids:
             return Ending(place, "stop", token, without_last=hidden)
-        if token in self._eos or criterion_met:
-            return Ending(place, "stop", without_last=hidden and token in self._eos)
+        if criterion_met:
+            return Ending(place, "stop")
         if self._written >= self._limit:
             return Ending(place, "length")
         return None

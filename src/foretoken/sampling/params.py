@@ -63,7 +63,7 @@ class SamplingParams:
             the sentence to correct, a predicted output). They change the speed only.
         prediction: a text or token ids that the output is likely to be, with a few changes (as in
             OpenAI's Predicted Outputs). It is drafted for this request, whatever the method, whose
-            rule must be exact, and changes the speed only.
+            rule must be exact, and changes neither a greedy text nor a distribution.
         cache_salt: only requests of the same salt go on from each other's cached prompts.
         structured_outputs: what the text must be: `StructuredOutputsParams`, or a mapping with its
             names; inside an engine a compiled grammar.

@@ -29,6 +29,7 @@ from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.chains import as_a_block
+from foretoken.verify.shared.chosen import by_own_sample
 from foretoken.verify.shared.paths import path_to
 from foretoken.verify.shared.residual import Residual, final_residual, offers
 
@@ -48,19 +49,19 @@ class Traversal(Verifier):
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         if trees.is_chain:
             return as_a_block(trees, scores, draws)
-        first, final = _owed(trees, scores.probs)
-        passed = draws.accept(final[:, 1:])  # [B, N]
-        order = torch.where(passed, _test_order(trees), trees.nodes)
-        order = torch.cat(
-            [order.new_full((trees.batch, 1), trees.nodes), order], 1
-        )  # the root last
-        last = order.argmin(1)  # [B]
-        path, lengths = path_to(trees, last)
-        owed = first.gather(1, last[:, None])[:, 0]
-        token = draws.pick(
-            final_residual(trees, scores.probs, last, owed)[:, None], lengths[:, None]
-        )
-        return Verdict(path, lengths, token[:, 0])
+        return by_own_sample(trees, scores, draws, _from_the_leaves)
+
+
+def _from_the_leaves(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
+    first, final = _owed(trees, scores.probs)
+    passed = draws.accept(final[:, 1:])  # [B, N]
+    order = torch.where(passed, _test_order(trees), trees.nodes)
+    order = torch.cat([order.new_full((trees.batch, 1), trees.nodes), order], 1)  # the root last
+    last = order.argmin(1)  # [B]
+    path, lengths = path_to(trees, last)
+    owed = first.gather(1, last[:, None])[:, 0]
+    token = draws.pick(final_residual(trees, scores.probs, last, owed)[:, None], lengths[:, None])
+    return Verdict(path, lengths, token[:, 0])
 
 
 def _owed(trees: DraftTree, probs: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -89,8 +91,10 @@ def test_a_rejection_that_leaves_nothing(rule: Verifier) -> None:
     """The token comes from p itself, never one of probability 0; a row that drafted nothing has
     its own p."""
     device = torch.device("cpu")
-    trees, p = chains([[2], []], device), torch.zeros(2, 2, 4)
+    p = torch.zeros(2, 2, 4)
     p[0, :, 2] = p[1, :, 1] = 1
+    drafts = chains([[2], []], device)
+    trees = replace(drafts, kind=Kind.INDEPENDENT, proposals=p[:, :1])
     scores = Scores(p.log(), p, torch.zeros(2, 2, dtype=torch.bool))
     verdict = rule(trees, scores, Refusing([1, 2], [5, 5], device))
     assert verdict.lengths.tolist() == [0, 0] and verdict.token.tolist() == [2, 1]

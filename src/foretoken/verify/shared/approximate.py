@@ -19,7 +19,8 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
-from foretoken.tree import DraftTree, Kind
+from foretoken.tree import DraftTree
+from foretoken.verify.shared.chosen import is_drawn
 from foretoken.verify.shared.paths import path_to
 
 
@@ -79,17 +80,6 @@ def within_top(trees: DraftTree, logits: Tensor, count: int) -> Tensor:
         return torch.ones_like(trees.tokens, dtype=torch.bool)
     edge = logits.topk(count + 1).values[..., -1]  # [B, S] the first one outside
     return at_nodes(trees, logits) > edge.gather(1, trees.parent_slots)
-
-
-def is_drawn(trees: DraftTree) -> Tensor | None:
-    """[B, N] bool: drawn from a proposal; None where no node was (greedy drafts have no
-    distributions)."""
-    if trees.proposals is None or trees.nodes == 0:
-        return None
-    drawn = (Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT)
-    if trees.kinds is None:
-        return torch.full_like(trees.tokens, trees.kind in drawn, dtype=torch.bool)
-    return (trees.kinds == drawn[0]) | (trees.kinds == drawn[1])
 
 
 def ratio(trees: DraftTree, probs: Tensor, lenience: float = 1.0) -> Tensor:

@@ -12,9 +12,8 @@ longest that passes is kept; the extra token comes from max(w_i · p - q, 0), or
 whole chain. Source: Sun et al. 2025, "Block verification accelerates speculative decoding",
 Algorithm 2; γ is the length of a row's chain.
 
-Chosen tokens are a point mass q, and temperature 0 makes p and q one-hot, so both become greedy
-verification, which is what runs where all distributions are one-hot. An auxiliary node ends the
-chain before it.
+A chosen token's q is a point mass; chains of which all tokens were chosen are left to
+`by_own_sample`. An auxiliary node ends the chain before it.
 
 Legend: B sequences, N chain nodes, S = N + 1 slots, V vocabulary.
 """
@@ -24,19 +23,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from foretoken.draws import Draws, GreedyDraws
+from foretoken.draws import Draws
 from foretoken.protocols import Scores, Verdict
 from foretoken.tree import DraftTree
-from foretoken.verify.shared.paths import longest_match, path_to
+from foretoken.verify.shared.chosen import by_own_sample
+from foretoken.verify.shared.paths import path_to
 from foretoken.verify.shared.residual import proposal_distributions
 
 
 def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     """Speculative sampling: accept tokens up to the first that fails its test."""
-    if trees.nodes == 0 or isinstance(draws, GreedyDraws):
-        return longest_match(trees, scores, draws.pick)
+    return by_own_sample(trees, scores, draws, _token_by_token)
+
+
+def _token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     probs = scores.probs
     proposals = proposal_distributions(trees)
+    assert proposals is not None  # else `by_own_sample` has decided
     accepted = draws.accept(_ratios(trees, probs, proposals).clamp(max=1)) & trees.valid
     lengths = accepted.long().cumprod(1).sum(1)  # [B]
     owed = probs.new_ones(trees.batch)
@@ -48,10 +51,13 @@ def token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
 
 def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     """Block verification: accept the longest prefix that passes its test."""
-    if trees.nodes == 0 or isinstance(draws, GreedyDraws):
-        return longest_match(trees, scores, draws.pick)
+    return by_own_sample(trees, scores, draws, _as_a_block)
+
+
+def _as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     probs = scores.probs
     proposals = proposal_distributions(trees)
+    assert proposals is not None  # else `by_own_sample` has decided
     joint = _joint_ratios(trees, probs, proposals)  # [B, S]
     passed = draws.accept(_chances(trees, probs, proposals, joint))  # [B, N]
     lengths = (passed * trees.depths[:, 1:]).amax(1)  # [B]
@@ -62,15 +68,14 @@ def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
 
-def _ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> Tensor:
+def _ratios(trees: DraftTree, probs: Tensor, proposals: Tensor) -> Tensor:
     """[B, N] p / q of each token; p where the token was chosen."""
     drafted = trees.tokens[..., None]
-    ratio = probs[:, :-1].gather(-1, drafted)[..., 0]
-    return ratio if proposals is None else ratio / proposals.gather(-1, drafted)[..., 0]
+    return (probs[:, :-1].gather(-1, drafted) / proposals.gather(-1, drafted))[..., 0]
 
 
 def _final_distribution(
-    trees: DraftTree, probs: Tensor, proposals: Tensor | None, lengths: Tensor, owed: Tensor
+    trees: DraftTree, probs: Tensor, proposals: Tensor, lengths: Tensor, owed: Tensor
 ) -> Tensor:
     """[B, 1, V] the residual of owed · p at the first rejected node; p where none was rejected."""
     rows = torch.arange(trees.batch, device=lengths.device)
@@ -79,18 +84,12 @@ def _final_distribution(
     rejected = ((lengths < trees.nodes) & trees.valid[rows, node])[:, None]
     # Where p and q agree up to rounding nothing is left over: a rejection there has probability 0
     # and only rounding can lead here, so p is as good a distribution as any.
-    if proposals is None:  # in place, as copies of large vocabularies take their time
-        chosen = trees.tokens.gather(1, node[:, None])
-        chance = p.gather(1, chosen)
-        p.scatter_(1, chosen, chance.masked_fill(rejected, 0))
-        p.scatter_add_(1, chosen, chance * (p.sum(-1, keepdim=True) <= 0))
-        return p[:, None]
     residual = (p * owed[:, None]).sub_(proposals[rows, node]).clamp_(min=0)
     whole = ~rejected | (residual.sum(-1, keepdim=True) <= 0)
     return torch.where(whole, p, residual)[:, None]
 
 
-def _joint_ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> Tensor:
+def _joint_ratios(trees: DraftTree, probs: Tensor, proposals: Tensor) -> Tensor:
     """w [B, S]: 1 at the root, 0 after the end of a chain."""
     ratio = torch.where(trees.valid, _ratios(trees, probs, proposals), 0.0).nan_to_num(0.0)
     joint = [probs.new_ones(trees.batch)]
@@ -99,14 +98,10 @@ def _joint_ratios(trees: DraftTree, probs: Tensor, proposals: Tensor | None) -> 
     return torch.stack(joint, 1)
 
 
-def _chances(trees: DraftTree, probs: Tensor, proposals: Tensor | None, joint: Tensor) -> Tensor:
+def _chances(trees: DraftTree, probs: Tensor, proposals: Tensor, joint: Tensor) -> Tensor:
     """[B, N] the probability that each prefix passes; that of a row's whole chain is w itself."""
     owed = joint[:, 1:-1]  # the prefixes that have a node after them
-    if proposals is None:
-        after = probs[:, 1:-1].gather(-1, trees.tokens[:, 1:, None])[..., 0]
-        excess = owed * (1 - after)
-    else:
-        excess = (probs[:, 1:-1] * owed[..., None]).sub_(proposals[:, 1:]).clamp_(min=0).sum(-1)
+    excess = (probs[:, 1:-1] * owed[..., None]).sub_(proposals[:, 1:]).clamp_(min=0).sum(-1)
     chances = (excess / (excess + (1 - owed))).nan_to_num(1.0)
     inside = trees.valid[:, 1:]  # False where the prefix is the row's whole chain
     return torch.cat([torch.where(inside, chances, owed), joint[:, -1:][:, : trees.nodes]], 1)

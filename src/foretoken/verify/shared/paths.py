@@ -33,9 +33,9 @@ def path_to(trees: DraftTree, last: Tensor) -> tuple[Tensor, Tensor]:
 def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
     """Accept the longest path whose tokens all equal the one that `choose` gives at their parent.
 
-    Where the scores know that every distribution is a point mass, `choose` is not called. In a tree
-    it is called along the path only. Siblings with the same token share their prefix, so all their
-    branches are followed, and of equally deep nodes the first counts.
+    Where the scores know that every distribution is a point mass, `choose` is not called. Siblings
+    with the same token share their prefix, so all their branches are followed, and of equally deep
+    nodes the first counts.
     """
     certain = scores.certain
     asked = trees.nodes > 0 or not trees.is_chain
@@ -48,6 +48,11 @@ def longest_match(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
         agrees = (trees.tokens == chosen[:, : trees.nodes]) & trees.valid
         last = agrees.long().cumprod(1).sum(1)
         return Verdict(path_to(trees, last)[0], last, chosen.gather(1, last[:, None])[:, 0])
+    return match_along(trees, scores, choose)
+
+
+def match_along(trees: DraftTree, scores: Scores, choose: Choose) -> Verdict:
+    """`longest_match`, of which `choose` is asked along the path only."""
     rows = torch.arange(trees.batch, device=trees.tokens.device)
     last = torch.zeros_like(rows)
     alive = last[:, None] == torch.arange(trees.nodes + 1, device=rows.device)  # [B, S]
