@@ -39,10 +39,10 @@ def begun(pair: Pair, drafter: Lookahead, prompts: list[list[int]]) -> tuple[Any
 
 
 def contexts(levels: list[list[int]]) -> list[list[int]]:
-    """What each guess of the last level sees of the window, itself included: the first level up to
-    its own column, then its column's guesses of the later levels."""
+    """What the end of each column sees of the window, itself included: the first level up to the
+    column, of which the root's is empty, then the column's guesses of the later levels."""
     return [
-        [*levels[0][: i + 1], *(level[i] for level in levels[1:])] for i in range(len(levels[0]))
+        [*levels[0][:i], *(level[i] for level in levels[1:])] for i in range(len(levels[0]) + 1)
     ]
 
 
@@ -62,11 +62,26 @@ def test_the_window_moves_as_by_hand(pair: Pair, window: int, size: int) -> None
         if len(before) < size - 1:
             assert state.levels == [level[1:] for level in [*before, new]] and not state.pool
             continue
-        assert state.levels == [*before[1:], new] and state.width == window
-        for gram in zip(*before, new, strict=True):
+        following = [*before[1:], new]
+        assert state.levels == [following[0][1:], *following[1:]] and state.width == window
+        for gram in zip([text[-1], *before[0]], *before[1:], new, strict=True):
             rests = pool.setdefault(gram[0], [])
             rests[:] = [gram[1:], *(rest for rest in rests if rest != gram[1:])]
-        assert state.pool == pool
+        assert state.pool == pool and state.pool[text[-1]]
+
+
+def test_the_output_is_in_the_pool(pair: Pair) -> None:
+    """Its n-grams, and those that begin in the prompt, as they are written."""
+    drafter = Lookahead(2, 4, 2)
+    _, [one] = begun(pair, drafter, [[1, 2]])
+    assert not drafter._state(one).pool
+    one.tokens += [3, 4, 5]
+    assert drafter._state(one).pool == {1: [(2, 3, 4)], 2: [(3, 4, 5)]}
+    one.tokens += [6]
+    assert drafter._state(one).pool[3] == [(4, 5, 6)]
+    plain = Lookahead(2, 4, 2, pool_from_prompt=False)
+    plain.bind(ModelTarget(pair.target, 1, 64))
+    assert not plain._state(one).pool
 
 
 def test_one_tree_of_two_kinds(pair: Pair) -> None:
@@ -74,19 +89,19 @@ def test_one_tree_of_two_kinds(pair: Pair) -> None:
     drafter = Lookahead(3, 3, 2)
     _, rows = begun(pair, drafter, [[1, 2, 3, 1, 2, 4, 1, 5, 6, 1], [7, 8, 9]])
     for row in rows:
-        drafter._state(row).levels = [[20, 21, 22], [30, 31, 32]]
+        drafter._state(row).levels = [[20, 21], [30, 31, 32]]
     tree = drafter.draft(rows, [60, 60], None)  # type: ignore[arg-type]
-    assert tree.counts == [10, 6]
-    window = [[20], [20, 21], [20, 21, 22], [20, 30], [20, 21, 31], [20, 21, 22, 32]]
+    assert tree.counts == [9, 5]
+    window = [[20], [20, 21], [30], [20, 31], [20, 21, 32]]
     assert tree.contexts()[0][1:] == [[5], [5, 6], [2], [2, 4], *window]
-    assert tree.contexts()[1][1:7] == window
-    assert tree.valid.tolist() == [[True] * 4 + [False] * 6, [False] * 10]
-    assert tree.depths[0].tolist() == [0, 1, 2, 1, 2, 1, 2, 3, 2, 3, 4]
-    small = drafter.draft(rows, [9, 6], None)  # type: ignore[arg-type]
-    assert small.counts == [4, 6]
-    assert [drafter._state(row).scored for row in rows] == [0, 6]
+    assert tree.contexts()[1][1:6] == window
+    assert tree.valid.tolist() == [[True] * 4 + [False] * 5, [False] * 9]
+    assert tree.depths[0].tolist() == [0, 1, 2, 1, 2, 1, 2, 1, 2, 3]
+    small = drafter.draft(rows, [8, 5], None)  # type: ignore[arg-type]
+    assert small.counts == [4, 5]
+    assert [drafter._state(row).scored for row in rows] == [0, 5]
     alone = drafter.draft(rows[1:], [60], None)  # type: ignore[arg-type]
-    assert not alone.valid.any() and alone.counts == [6]
+    assert not alone.valid.any() and alone.counts == [5]
 
 
 def test_the_pool_keeps_the_latest(pair: Pair) -> None:

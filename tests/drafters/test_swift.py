@@ -8,19 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from foretoken import SamplingParams
 from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.auto import Auto
 from foretoken.drafters.swift import Search, Swift, _width, upper_bounds
+from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
 from foretoken.models import layer_set
+from foretoken.models.drafting.self_model import SelfModel
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
+from foretoken.step import prefill
 from foretoken.testing import serve
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair, tiny_pair
+from foretoken.tree import DraftTree
 from foretoken.verify.target_only import TargetOnly
 from partial_target import GREEDY, LAYERS
 
@@ -130,3 +135,32 @@ def test_it_searches_where_it_drafts(deep: Pair) -> None:
         drafter = Auto([swift], names=["swift"], costs=costs)
         serve(deep.target, drafter, TargetOnly(), PROMPTS[:1], params)
         assert bool(swift.shared.tried) is searches
+
+
+def drafted(deep: Pair, params: SamplingParams) -> DraftTree:
+    """A draft after a prompt that was read."""
+    target, drafter = ModelTarget(deep.target, 1, 128), Swift(num_speculative_tokens=4)
+    target.bind(drafter)
+    one = Sequence.start(PROMPTS[0], params)
+    target.begin(one)
+    drafter.begin(one)
+    while target.pending(one):
+        prefill(target, drafter, [one], 64)
+    return drafter.draft([one], [12], GreedyDraws())
+
+
+def test_what_may_not_be_written_is_not_drafted(deep: Pair) -> None:
+    """Neither on the chain nor beside it: it would only be rejected, with all below it."""
+    free = drafted(deep, GREEDY)
+    token = int(free.tokens[0, 0])
+    bound = drafted(deep, dataclasses.replace(GREEDY, bad_token_ids=[token]))
+    assert bound.counts[0] and token not in bound.tokens.tolist()[0]
+    few = drafted(deep, dataclasses.replace(GREEDY, allowed_token_ids=[3, 5]))
+    assert {*few.tokens.tolist()[0]} == {3, 5}
+
+
+def test_no_distribution_ends_the_chain(deep: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target may be fine where a part of it overflows."""
+    run = SelfModel.root_logits
+    monkeypatch.setattr(SelfModel, "root_logits", lambda *given: run(*given) * torch.nan)
+    assert drafted(deep, GREEDY).counts == [0]

@@ -14,9 +14,9 @@ def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
     for size in range(1, min(longest, len(tokens) - 1) + 1):
         for start in range(len(tokens) - 1 - size, -1, -1):
             if tokens[start : start + size] == tokens[-size:]:
-                found = tokens[start + size : start + size + limit]
+                found = tokens[start + size :]
                 break
-    return found
+    return (found * limit)[:limit]
 
 
 @settings(max_examples=300, deadline=None)

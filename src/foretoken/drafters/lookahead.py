@@ -1,19 +1,21 @@
 """Lookahead: Jacobi trajectories bring n-grams, and n-grams that fit are the draft, in one pass.
 
 Source: Fu et al. 2024 (Lookahead decoding), sections 3.1 to 3.3; defaults of their README. A window
-holds N - 1 levels of W guesses. Guess i of level r stands i + r places after the root and follows
-guess i of the level before; those of the first level follow each other. So the paper's mask is the
-ancestor mask of one tree, whose nodes are auxiliary. The target's predictions after the last level
-complete W n-grams, which go to a pool, and become the new last level; the first one is dropped, so
-the window moves by one place a step however many tokens were accepted. The pool's n-grams that
-begin with the root's token, at most G of them, are the chosen branches of the same tree.
+has W columns and N - 1 levels. The first level is the root and a chain of W - 1 guesses; guess i of
+a later level stands one place after guess i of the level before and follows it. So the paper's mask
+is the ancestor mask of one tree, whose nodes are auxiliary. The target's predictions after the last
+level complete W n-grams, the first of which begins with the root; they go to a pool and become the
+new last level. The first one is dropped, so the window moves by one place a step however many
+tokens were accepted. The pool's n-grams that begin with the root's token, at most G of them, are
+the chosen branches of the same tree.
 
 The first level is made of random tokens of the prompt (an encoder–decoder's source), the others of
-the first N - 2 steps. When sampling, trajectories stay greedy. Departure: the prompt's own n-grams
-are in the pool too (`pool_from_prompt`, off in the reference code); W, N and G may be planned for
-measured costs. Then a tree by rank is planned for the n-grams, counting each of its nodes twice,
-since the window takes as many (W = G, section 3.3): of its M nodes in L levels follow N = L + 1 and
-W = G = M / L, rounded up. A window whose size changes begins again, and then keeps it for a while.
+the first N - 2 steps. When sampling, trajectories stay greedy. Departures: the n-grams of prompt
+and output are in the pool too (`pool_from_prompt`, off in the reference code); W, N and G may be
+planned for measured costs. Then a tree by rank is planned for the n-grams, counting each of its
+nodes twice, since the window takes as many (W = G, section 3.3): of its M nodes in L levels follow
+N = L + 1 and W = G = M / L, rounded up. A window whose size changes begins again, and then keeps it
+for a while.
 """
 
 from __future__ import annotations
@@ -46,8 +48,8 @@ _KEPT = 32  # steps for which a window keeps its size: the number of sequences m
 
 @dataclass(frozen=True)
 class Sizes:
-    """window: guesses of a level (W); ngram_size: length of an n-gram (N); guesses: n-grams tried
-    in a step (G)."""
+    """window: columns (W); ngram_size: length of an n-gram (N); guesses: n-grams tried in a step
+    (G)."""
 
     window: int
     ngram_size: int
@@ -56,11 +58,11 @@ class Sizes:
 
 @dataclass(eq=False)
 class Lookahead(BaseDrafter):
-    """window: guesses of a level (W); ngram_size: length of an n-gram (N), its first token
-    included; guesses: n-grams kept for each first token, and tried in a step (G);
-    pool_from_prompt: whether the prompt's n-grams may be tried; num_speculative_tokens: instead of
-    ngram_size, one less than it; tree: "paper" (these sizes), or "auto": sizes planned for measured
-    costs, at most these; as "paper" where none are known."""
+    """window: columns, of which each completes an n-gram a step (W); ngram_size: length of an
+    n-gram (N), its first token included; guesses: n-grams kept for each first token, and tried in a
+    step (G); pool_from_prompt: whether the n-grams of prompt and output may be tried;
+    num_speculative_tokens: instead of ngram_size, one less than it; tree: "paper" (these sizes), or
+    "auto": sizes planned for measured costs, at most these; as "paper" where none are known."""
 
     window: int = 7
     ngram_size: int = 5
@@ -99,7 +101,7 @@ class Lookahead(BaseDrafter):
     @property
     def nodes(self) -> int:
         levels = range(1, self.ngram_size)
-        window = max(level * (self.window + self.ngram_size - 1 - level) for level in levels)
+        window = max(level * (self.window + self.ngram_size - 1 - level) for level in levels) - 1
         return window + self.guesses * (self.ngram_size - 1)
 
     def bind(self, access: Access) -> None:
@@ -118,6 +120,7 @@ class Lookahead(BaseDrafter):
         fitting = []
         for state, sequence in zip(states, sequences, strict=True):
             state.take_sizes(sizes, sequence)
+            state.root = sequence.tokens[-1]
             fitting.append(state.fitting(sequence.tokens[-1]))
         grams = from_paths(fitting, self._device).trim(budgets)
         for state, count, budget in zip(states, grams.counts, budgets, strict=True):
@@ -138,42 +141,55 @@ class Lookahead(BaseDrafter):
         for sequence, step in zip(sequences, steps, strict=True):
             state, end = self._state(sequence), step.drafted + 1
             if 0 < state.scored == step.drafted:  # else it was cut, or another's
-                self._advance(state, predicted[step.row][end - state.width : end])
+                after_nodes = predicted[step.row][end - state.size : end]
+                new = [predicted[step.row][0], *after_nodes][-state.width :]
+                self._advance(state, new)
             state.scored = 0
         self._planner.observe(steps)
 
     def _advance(self, state: _State, new: list[int]) -> None:
-        """The predictions after the last level complete n-grams, once all levels are there."""
+        """The predictions after the columns complete n-grams, once all levels are there."""
         if len(state.levels) < state.sizes.ngram_size - 1:
             state.levels = [level[1:] for level in (*state.levels, new)]
             return
-        for gram in zip(*state.levels, new, strict=True):
+        first, *later = state.levels
+        for gram in zip([state.root, *first], *later, new, strict=True):
             state.add(gram, self.guesses)
-        state.levels = [*state.levels[1:], new]
+        first, *later = (*later, new)
+        state.levels = [first[1:], *later]
 
     def _state(self, sequence: Sequence) -> _State:
         state: _State | None = sequence.state.get(self)
         if state is None:
-            prompt = sequence.source or sequence.tokens[: sequence.prompt_length]
             state = sequence.state[self] = _State(self._paper)
             state.begin_window(self._paper, sequence)
             if self.pool_from_prompt:
-                for end in range(self.ngram_size, len(prompt) + 1):
-                    state.add(tuple(prompt[end - self.ngram_size : end]), self.guesses)
+                self._pool(state, sequence.source, 0)
+        if self.pool_from_prompt:
+            self._pool(state, sequence.tokens, state.read)
+            state.read = len(sequence.tokens)
         return state
+
+    def _pool(self, state: _State, text: Seq[int], known: int) -> None:
+        """Add a text's n-grams, but for those among its first `known` tokens."""
+        for end in range(max(self.ngram_size, known + 1), len(text) + 1):
+            state.add(tuple(text[end - self.ngram_size : end]), self.guesses)
 
 
 @dataclass
 class _State:
-    """sizes: those of the window. levels: the window, the oldest trajectory first, all levels
-    equally wide; each of the first steps adds a level and shortens all by one guess. pool: first
-    token -> the rest of its n-grams, the latest first. scored: nodes of the tree that the target
-    scores, where the window is in it, else 0. age: drafts since the sizes were chosen."""
+    """sizes: those of the window. levels: the window's guesses, the oldest trajectory first, whose
+    first column is the root; each of the first steps adds a level and takes a column away. pool:
+    first token -> the rest of its n-grams, the latest first. scored: nodes of the tree that the
+    target scores, where the window is in it, else 0. root: the token that the draft follows. read:
+    tokens of the text whose n-grams are in the pool. age: drafts since the sizes were chosen."""
 
     sizes: Sizes
     levels: list[list[int]] = field(default_factory=list)
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
     scored: int = 0
+    root: int = 0
+    read: int = 0
     age: int = _KEPT
 
     def take_sizes(self, sizes: Sizes, sequence: Sequence) -> None:
@@ -192,23 +208,26 @@ class _State:
     def begin_window(self, sizes: Sizes, sequence: Sequence) -> None:
         """A new window of these sizes: its first level is made of random tokens of the prompt."""
         prompt = sequence.source or sequence.tokens[: sequence.prompt_length]
-        width = sizes.window + sizes.ngram_size - 2
-        self.sizes, self.levels = sizes, [Random(sequence.key).choices(prompt, k=width)]
+        count = sizes.window + sizes.ngram_size - 3
+        self.sizes, self.levels = sizes, [Random(sequence.key).choices(prompt, k=count)]
 
     @property
     def width(self) -> int:
-        return len(self.levels[0])
+        """Columns, of which the first one begins with the root."""
+        return len(self.levels[0]) + 1
 
     @property
     def size(self) -> int:
-        return self.width * len(self.levels)
+        return self.width * len(self.levels) - 1
 
     def tokens(self) -> list[int]:
         return [token for level in self.levels for token in level]
 
     def parents(self) -> list[int]:
-        """The first level is a chain from the root; below each guess stands the next level's."""
-        return [*range(self.width), *range(1, self.size - self.width + 1)]
+        """The first level is a chain from the root; below the root and each guess stands the next
+        level's."""
+        chain = self.width - 1
+        return [*range(chain), *range(self.size - chain)]
 
     def add(self, gram: tuple[int, ...], most: int) -> None:
         """Put an n-gram before the others of its first token, and keep at most `most`."""

@@ -25,12 +25,14 @@ import torch
 from numpy.typing import NDArray
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.ranking import ranking
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
 from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.protocols import BaseDrafter, Step
+from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree
 from foretoken.trees.from_lists import from_parents
@@ -104,18 +106,30 @@ class Swift(BaseDrafter):
         """Likelier siblings stand first, and the first one's children after them all."""
         lm, self._drafted = self._model(self.shared.best), True
         drafts = [SiblingChain(min(n, lm.room(s))) for s, n in zip(sequences, budgets, strict=True)]
+        views = [ranking(sequence) for sequence in sequences]
+        trunk: list[list[int]] = []  # the likeliest tokens [B] of each place so far
         best = None
+
+        def contexts() -> list[list[list[int]]]:
+            return [
+                [[tokens[row] for tokens in trunk]] * draft.open for row, draft in enumerate(drafts)
+            ]
+
         for _ in range(self.num_speculative_tokens):
             if not any(draft.open for draft in drafts):
                 break
             logits = lm.root_logits(sequences) if best is None else lm.next_logits(sequences, best)
-            top = logits[:, 0].float().softmax(-1).topk(min(_WIDEST, logits.shape[-1]))
+            folded = fold(logits, views, contexts, [int(draft.open) for draft in drafts])
+            top = folded.probs[:, 0].topk(min(_WIDEST, logits.shape[-1]))
             best = top.indices[:, 0]
-            both = torch.stack((top.values.double(), top.indices.double())).tolist()
+            trunk.append(best.tolist())
+            shares = top.values.masked_fill(folded.bad, 0)  # no distribution, no token
+            both = torch.stack((shares.double(), top.indices.double())).tolist()
             for draft, sequence, likely, ids in zip(drafts, sequences, *both, strict=True):
                 if draft.open:
                     sure = likely[0] >= self.assistant_confidence_threshold
-                    draft.grow(ids[: _width(likely[0], sequence)], more=sure)
+                    possible = sum(share > 0 for share in likely)
+                    draft.grow(ids[: min(possible, _width(likely[0], sequence))], more=sure)
         return from_parents([d.tokens for d in drafts], [d.parents for d in drafts], lm.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:

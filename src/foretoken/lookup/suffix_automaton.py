@@ -23,6 +23,7 @@ import numpy as np
 
 from foretoken.errors import ForetokenError
 from foretoken.files import Arrays, read_arrays, write_arrays
+from foretoken.lookup.longest_match import repeated
 
 Match = tuple[int, int]
 """A state, and how many tokens of its longest phrase match."""
@@ -98,8 +99,11 @@ class SuffixAutomaton:
         return self.length[state], self.first_end[state] + 1
 
     def after(self, start: int, most: int) -> list[int]:
-        """At most `most` tokens of `text` from a place on, to the end of that text."""
-        return _unmarked(self.text[start : start + most].tolist())
+        """At most `most` tokens of `text` from a place on, to the end of that text; of the one that
+        is still written, which may go on with them, `most`."""
+        tokens = self.text[start : start + most].tolist()
+        unmarked = _unmarked(tokens)
+        return unmarked if len(unmarked) < len(tokens) else repeated(tokens, most)
 
 
 _NAMES = ("text", "link", "length", "first_end", "count", "offsets", "tokens", "targets")
