@@ -27,7 +27,7 @@ RECOMMENDING: dict[str, Mutant] = {
     ),
     "a method's groups are paired with others of plain decoding": Mutant(
         "foretoken.bench.measure.metrics:_totals",
-        "of_plain[group]",
+        "of_plain.get(group, [])",
         "[*of_plain.values()][-1 - [*of_plain].index(group)]",
         ("recommender/test_served.py::test_the_interval_is_of_pairs",),
     ),

@@ -78,6 +78,31 @@ def test_what_a_tuned_name_stands_for(tmp_path: Path) -> None:
     assert found["pld"] == config and found["mine"] == {**config, "prompt_lookup_max": 2}
 
 
+def test_single_options_go_with_a_config() -> None:
+    """The length wins over its own, where its method has one; its draft model is the one for all
+    where it names none."""
+    settings = BenchOptions(methods="pld", num_speculative_tokens=8)
+    for given, expected in (
+        ({"method": "pld"}, {"method": "pld", "num_speculative_tokens": 8}),
+        (
+            {"method": "pld", "num_assistant_tokens": 3},
+            {"method": "pld", "num_speculative_tokens": 8},
+        ),
+        ({"method": "jacobi"}, {"method": "jacobi", "num_speculative_tokens": 8}),
+        (
+            {"method": "sps"},
+            {"method": "sps", "model": "small", "num_speculative_tokens": 8},
+        ),
+        (
+            {"method": "sps", "model": "mine"},
+            {"method": "sps", "model": "mine", "num_speculative_tokens": 8},
+        ),
+    ):
+        running = ModelOptions(speculative_config=json.dumps(given))
+        found, _ = configs(settings, running, Drafts("small", {}, {}), False)
+        assert found[given["method"]] == expected
+
+
 @pytest.mark.parametrize("as_file", [True, False])
 def test_own_configs_are_json(as_file: bool, tmp_path: Path) -> None:
     """With numbers and tabs that YAML reads otherwise, and with a mark before it."""

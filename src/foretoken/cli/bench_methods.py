@@ -119,7 +119,7 @@ def configs(
     _check_used(own.named, [*found], inflated)
     found.pop(BASELINE, None)  # it is always there
     found |= _own_configs(settings.method_config)
-    if config := running.given_config():
+    if config := _with_single_options(running.given_config(), own.small, tokens, models):
         found[build(config).name] = config
     # What a name stands for now: a run is resumed with these options, whatever its file says then.
     found = {label: resolve_tuned(config) for label, config in found.items()}
@@ -128,6 +128,21 @@ def configs(
     for config in found.values():
         build(config)
     return found, {name: why for name, why in reasons.items() if name not in found}
+
+
+def _with_single_options(
+    config: dict[str, Any], small: str | None, tokens: int | None, models: Mapping[str, str]
+) -> dict[str, Any]:
+    """-sc's config with what the single options say of its method: the length wins over its own,
+    as the draft model of all methods doesn't."""
+    from foretoken.bench.plan import method_config
+    from foretoken.registry import replaced
+
+    if not isinstance(method := config.get("method"), str):
+        return config
+    single = method_config(method, small, tokens, models)
+    length = {key: single.pop(key) for key in ("num_speculative_tokens",) if key in single}
+    return replaced(replaced(single, config), length)
 
 
 def _check_used(named: Mapping[str, str], methods: Seq[str], inflated: bool) -> None:

@@ -226,6 +226,11 @@ def _check_remote(settings: BenchOptions, running: ModelOptions) -> None:
 
     if settings.base_url is None:
         raise ForetokenError("--engine openai needs the server's address; give --base-url.")
+    if settings.ray is not None:
+        raise ForetokenError(
+            "--engine openai asks one process at a time, as others would ask the same servers "
+            "meanwhile; leave out --ray."
+        )
     fixed = [*_changed(settings, _OURS), *_changed(running, _RUNNING)]
     if running.max_model_len not in (None, Plan.max_model_len):
         fixed.append("--max-model-len")

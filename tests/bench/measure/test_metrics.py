@@ -174,6 +174,15 @@ def test_a_failed_prompt_counts_nowhere() -> None:
     assert pld["latency_ms"]["ttft_p99"] == pytest.approx(30)
 
 
+def test_a_batch_of_which_one_failed_is_not_compared() -> None:
+    """Its others are faster for that, whatever the method; the whole batches are compared."""
+    mine = group_of(4, "a", 1.0) + group_of(4, "b", 1.0)
+    theirs = group_of(4, "a", 1.0, plain=True) + group_of(4, "b", 1.0, plain=True)
+    others = [replace(a, seconds=taking(1 / 3)) for a in theirs[1:4]]
+    [pld, _] = metrics.runs([*mine, broken(theirs[0]), *others, *theirs[4:]], [], repeats=1)
+    assert pld["speedup"] == pytest.approx(1)
+
+
 def test_all_failed_is_null_and_not_an_error() -> None:
     """A run of failures has counts of them and no other number."""
     [pld, _] = metrics.runs([broken(answer()), plain()], [], repeats=1)

@@ -111,6 +111,20 @@ def test_acceptance_comes_from_the_counters(
     assert found["tokens"] == 8
 
 
+def test_counters_that_are_missing_for_a_turn() -> None:
+    """Its tokens are of no pass that is known, whatever is known of the other turn."""
+    looks: list[int] = []
+
+    def counters(requests: int) -> str:
+        looks.append(requests)
+        return "" if len(looks) == 1 else vllm(1000 + requests)
+
+    with serving(counters) as (_, endpoint):
+        found = serve(RemoteRunner(plan(), endpoint), replace(PROMPT, turns=("One?", "Two?")))
+    assert [(a.turn, a.tokens, a.passes) for a in found] == [(0, 8, 0), (1, 8, 5)]
+    assert metrics.measure(found, [])["mean_acceptance_length"] == 8 / 5
+
+
 def test_counters_that_are_missing_for_a_group() -> None:
     """It has no acceptance: neither all drafts since the server's start, nor tokens of no pass."""
     looks: list[int] = []

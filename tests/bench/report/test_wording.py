@@ -19,6 +19,15 @@ def test_headline_names_the_fastest_with_its_interval() -> None:
     assert "Approximate methods are left aside" in text
 
 
+def test_an_interval_without_counters() -> None:
+    """A server that doesn't say what it accepted has a speed all the same."""
+    run = next(r for r in synthetic.results(sizes=(1,))["runs"] if r["method"] == "sps")
+    run["mean_acceptance_length"] = None
+    assert run["speedup_ci95"] is not None and wording.interval(run) != NONE
+    run["speedup_ci95"] = None
+    assert wording.interval(run) == NONE
+
+
 def test_no_winner_without_evidence() -> None:
     """None on an interval that includes 1, nor on fewer than eight prompts."""
     results = synthetic.results(sizes=(1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from foretoken.bench.record import BASELINE, Answer
 from foretoken.bench.run.runner import Runner, _context
 from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import Prompt
+from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.prompts import text_ids
 
@@ -234,6 +236,30 @@ def test_drafters_forget_between_answers(
         monkeypatch.setattr(shared, "reset", lambda reset=reset, to=resets: to.append(reset()))
         found: list[Answer] = runner.serve(unit(CHATS[0]))
         assert len(found) == 4 and len(resets) == expected
+
+
+def test_nothing_learns_during_another_methods_answers(
+    checkpoints: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A training step that an answer began ends before the next one begins, and is the time of the
+    method whose it is."""
+    online = {"method": "online", "model": str(checkpoints[1]), "every": 1}
+    runner = Runner(plan(checkpoints, methods={"online": online}, temperatures=(0.0,), warm=True))
+    drafter = runner.llms["online"].engine.drafter
+    assert isinstance(drafter, Online)
+    learner, under_way = drafter.learner, []
+    step = learner._step
+    monkeypatch.setattr(learner, "_step", lambda examples: (time.sleep(0.3), step(examples))[1])
+    generate = runner.plain.generate
+
+    def noted(*given: Any) -> Any:
+        under_way.append(learner._job)
+        return generate(*given)
+
+    monkeypatch.setattr(runner.plain, "generate", noted)
+    found = [a for _ in range(4) for a in runner.serve(unit(CHATS[0]))]
+    assert learner.version and under_way and not any(under_way)
+    assert any(a.seconds["other"] > 0.2 for a in found if a.method == "online")
 
 
 @pytest.mark.parametrize("template", [True, False])

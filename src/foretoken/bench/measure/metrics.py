@@ -134,11 +134,11 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _with_passes(answers: Iterable[Answer]) -> list[Answer]:
-    """The answers whose passes are known: a server's counters may be there for some groups and not
-    for others. Those of a group are shared out, so that one of it may have none."""
+    """The answers whose passes are known: a server's counters may be there for some turns of some
+    groups and not for others. Those of a group are shared out, so that one of it may have none."""
     given = list(answers)
-    known = {a.group for a in given if a.passes}
-    return [a for a in given if a.group in known]
+    known = {(a.group, a.turn) for a in given if a.passes}
+    return [a for a in given if (a.group, a.turn) in known]
 
 
 def _acceptance_length(answers: Iterable[Answer]) -> float | None:
@@ -147,14 +147,15 @@ def _acceptance_length(answers: Iterable[Answer]) -> float | None:
 
 
 def _totals(answers: Seq[Answer], plain: Seq[Answer]) -> tuple[list[float], ...]:
-    """(tokens, seconds, plain tokens, plain seconds) of each group; of prompts that both have."""
-    shared = {a.id for a in answers} & {a.id for a in plain}
-    of_method, of_plain = (
-        group_by(lambda a: a.group, (a for a in x if a.id in shared)) for x in (answers, plain)
-    )
+    """(tokens, seconds, plain tokens, plain seconds) of each group of which both have the same
+    prompts: a batch is faster with one less, and its time is shared by those that it had."""
+    of_method, of_plain = (group_by(lambda a: a.group, x) for x in (answers, plain))
     totals: tuple[list[float], ...] = ([], [], [], [])
-    for group in of_method:
-        for at, members in ((0, of_method[group]), (2, of_plain[group])):
+    for group, served in of_method.items():
+        other = of_plain.get(group, [])
+        if {a.id for a in served} != {a.id for a in other}:
+            continue
+        for at, members in ((0, served), (2, other)):
             totals[at].append(sum(a.tokens for a in members))
             totals[at + 1].append(sum(a.decoding for a in members))
     return totals

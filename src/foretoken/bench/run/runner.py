@@ -12,6 +12,8 @@ import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 from foretoken.bench.measure.costs import CONTEXT, Meter
@@ -25,12 +27,14 @@ from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.run.answers import GroupUsage, Question, answers, median_repeat
 from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
+from foretoken.drafters.online import Online
 from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.models.load import find, read_config
 from foretoken.models.native.block import stretched
 from foretoken.models.seq2seq.family import FAMILIES
+from foretoken.protocols import Drafter
 from foretoken.sampling.params import SamplingParams
 from foretoken.tree import Kind
 
@@ -247,9 +251,10 @@ class Runner:
                 llm.close()  # a drafter that was given as an object drafts for one at a time
             self.llms[label] = self._load(label)  # the old one may be in any state
             return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
-        usage = GroupUsage(
-            llm.stats, self._memory.mib(), budget.peak / 2**20, self._energy.joules()
-        )
+        began = perf_counter()
+        _settle(llm.engine.drafter)
+        stats = replace(llm.stats, other_time=llm.stats.other_time + perf_counter() - began)
+        usage = GroupUsage(stats, self._memory.mib(), budget.peak / 2**20, self._energy.joules())
         return answers(asked, outputs, usage, llm.tokenizer)
 
     def _rate(self, asked: Mapping[str, Seq[Question]], served: Mapping[str, Seq[Answer]]) -> None:
@@ -333,6 +338,15 @@ def _note_failures(served: Mapping[str, Seq[Answer]], failures: dict[Conversatio
         for label in served:
             if answer.error is not None and label != BASELINE:
                 failures[label, answer.id] = f"plain decoding failed: {answer.error}"
+
+
+def _settle(drafter: Drafter) -> None:
+    """Wait for a training step that is under way: it would compute during the next method's
+    answers, whose time isn't its own."""
+    if isinstance(drafter, Online):
+        drafter.learner.settle()
+    for part in drafter.parts:
+        _settle(part)
 
 
 def _reset_drafter(llm: LLM) -> None:
