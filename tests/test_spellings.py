@@ -132,7 +132,10 @@ def test_arguments_of_calls(given: Any) -> None:
         turn = {"role": "assistant", "content": None, "tool_calls": calls}
         [read] = conversation({"messages": [ASKED, turn]}).whole[1]["tool_calls"]
         assert read.get("function", read) == {"name": "f", "arguments": {"n": [1]}}
-    wrong = {**turn, "tool_calls": [{"name": "f", "arguments": "{"}]}
+    cut = {**turn, "tool_calls": [{"name": "f", "arguments": "{"}]}
+    [read] = conversation({"messages": [ASKED, cut]}).whole[1]["tool_calls"]
+    assert read["arguments"] == {}  # as when a server is asked
+    wrong = {**turn, "tool_calls": [{"name": "f", "arguments": 3}]}
     with pytest.raises(ForetokenError, match="tool_calls of message 1 must be a list"):
         conversation({"messages": [ASKED, wrong]})
 

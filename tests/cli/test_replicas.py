@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 
 import pytest
 
 from foretoken.cli.replicas import ReplicaOptions
 from foretoken.errors import ForetokenError
-from foretoken.serve.replicas.run import InFolder, Share, _why, joined
+from foretoken.serve.replicas.run import InFolder, Share, _why, equal_share, joined, until_told
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,43 @@ def test_without_ray_serve(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_shares() -> None:
     assert [Share(cpus, 0).threads for cpus in (0.5, 1.0, 3.5)] == [1, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most", "share"),
+    [
+        ([{"CPU": 2}], 4, Share(0.5, 0)),
+        ([{"CPU": 8}], 3, Share(2.6666, 0)),
+        ([{"CPU": 8, "GPU": 2}], 3, Share(2.6666, 0.5)),
+        ([{"CPU": 8, "GPU": 2}], 2, Share(4, 1)),
+        ([{"CPU": 8, "GPU": 4}], 2, Share(4, 1)),
+        ([{"CPU": 8}, {"CPU": 32, "GPU": 4}], 4, Share(8, 1)),
+        ([{"CPU": 8}, {"CPU": 32}], 4, Share(8, 0)),
+        ([{"memory": 5.0}, {"CPU": 4}], 2, Share(2, 0)),
+    ],
+)
+def test_equal_shares(nodes: list[dict[str, float]], most: int, share: Share) -> None:
+    """The largest of which so many have room: those of one node, and parts of one GPU."""
+    assert equal_share(nodes, most) == share
+
+
+def test_no_room() -> None:
+    """One sentence, where Ray would wait for another machine without an end."""
+    with pytest.raises(ForetokenError, match="no room for 2 replicas"):
+        equal_share([{"CPU": 8}, {"GPU": 1}], 2)
+
+
+def test_a_second_signal_interrupts() -> None:
+    """What the first one lets come to its end."""
+    kept = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGTERM)).start()
+    try:
+        until_told()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in zip((signal.SIGINT, signal.SIGTERM), kept, strict=True):
+            signal.signal(number, handler)
 
 
 def test_the_sentence_of_a_replica_that_did_not_start() -> None:

@@ -313,6 +313,16 @@ def test_a_grammar_that_is_none_fails_before_anything_is_decoded(
     [refused, other] = served([wrong, params_of("choice")], prompts=PROMPTS[:2])
     assert refused.error is not None and refused.error.startswith(said), refused.error
     assert refused.samples[0].output.token_ids == [] and other.error is None
+    assert refused.snapshot().wrong_grammar and not other.snapshot().wrong_grammar
+
+
+def test_an_engine_that_fails_is_no_wrong_grammar() -> None:
+    """Of a request that still waited for it."""
+    engine = engine_of()
+    request = engine.add(ids("ab"), params_of("regex"))
+    [failed] = engine.fail_all(LookupError("inside"))
+    assert failed.error is not None and failed.stats.queue_time is None
+    assert not failed.wrong_grammar and not request.wrong_grammar
 
 
 def test_compiling_holds_up_its_own_request_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,40 @@ def test_a_matcher_goes_on_and_back(form: dict[str, Any], text: str) -> None:
     check_matcher(backend.compile(StructuredOutputsParams(**form)), text)
 
 
+@pytest.mark.parametrize(
+    ("gbnf", "text"),
+    [
+        (r'root ::= "caf\u00e9"', "café"),
+        (r'root ::= "d\u00e9faut"', "défaut"),
+        (r'root ::= "\x41"', "A"),
+        (r'root ::= "\U0001F642 \x1b\\x41\"\x22\[\]\n\xe9"', '🙂 \x1b\\x41""[]\né'),
+        (r"root ::= [\x41-\x43\u00e9\]\x2d\u2191\\/]+", "ACé]-↑B\\/"),
+        (r"root ::= [\x5eA]+ [^\x5e-\x61] # \u0022", "^A^é"),
+    ],
+)
+def test_escapes_of_gbnf(gbnf: str, text: str) -> None:
+    """Stand for their characters, in texts and in classes, and for no sign of a class."""
+    matcher = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=gbnf))()
+    assert all(matcher.accept(token) for token in ids(text)) and matcher.complete
+    other = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=gbnf))()
+    assert not all(other.accept(token) for token in ids("b"))
+
+
+def test_escapes_that_stand_for_no_character() -> None:
+    backend = Guidance(tokenizer(), VOCAB, EOS)
+    for escape in (r"\ud83d", r"\UFFFFFFFF", r"\xg1", r"\d", "\\"):
+        gbnf = f'root ::= "{escape}"'
+        with pytest.raises(ForetokenError, match="grammar of structured_outputs can't be used"):
+            backend.compile(StructuredOutputsParams(grammar=gbnf))
+
+
+def test_lark_is_read_as_it_is() -> None:
+    """Also where it speaks of what GBNF is told by."""
+    lark = 'start: "::=" /[\\x{41}\\[]/'
+    matcher = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=lark))()
+    assert all(matcher.accept(token) for token in ids("::=A")) and matcher.complete
+
+
 def test_forced_text_is_cut_as_the_tokenizer_cuts_it() -> None:
     backend = Guidance(tokenizer(), VOCAB, EOS)
     matcher = backend.compile(StructuredOutputsParams(json=SCHEMA))()

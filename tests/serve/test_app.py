@@ -8,11 +8,12 @@ import httpx
 import openai
 import pytest
 from openai import OpenAI
-from starlette.types import Message
+from starlette.types import Message, Receive, Scope, Send
 
 from foretoken import AsyncLLM
-from foretoken.serve.app import application
+from foretoken.serve.app import Bugs, application
 from foretoken.serve.replicas.asked import Asked
+from foretoken.serve.server import Server
 from foretoken.serve.settings import ServerSettings
 from served import Served, serving, toy
 
@@ -110,3 +111,42 @@ def test_what_was_not_expected_is_told(served: Served, monkeypatch: pytest.Monke
     answer = httpx.get(f"{served.url}/health")
     assert answer.status_code == 500 and answer.headers["x-should-retry"] == "false"
     assert "KeyError" in answer.json()["error"]["message"]
+
+
+def test_what_was_not_expected_has_the_headers_of_every_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without which a web page can't read it, nor anybody find it in a log."""
+
+    def fails(server: Server, name: str | None) -> None:
+        raise KeyError("inner")
+
+    with serving(toy(), allowed_origins=("https://huggingface.co",)) as served:
+        monkeypatch.setattr(Server, "check_model", fails)
+        headers = {"Origin": "https://huggingface.co", "X-Request-Id": "a"}
+        answer = httpx.get(f"{served.url}/v1/models/x", headers=headers)
+    assert answer.status_code == 500 and "KeyError" in answer.json()["error"]["message"]
+    assert answer.headers["x-request-id"] == "a"
+    assert answer.headers["access-control-allow-origin"] == "https://huggingface.co"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_what_was_not_expected_is_answered_once_and_goes_on(begun: bool) -> None:
+    """Into the log; what has begun is not begun again."""
+    sent = list[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def app(_: Scope, __: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("inner")
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(KeyError):
+        asyncio.run(Bugs(app)({"type": "http", "headers": []}, receive, send))
+    starts = [message["status"] for message in sent if "status" in message]
+    assert starts == [200 if begun else 500]

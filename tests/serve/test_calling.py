@@ -239,12 +239,17 @@ def test_refusals(client: Any, more: dict[str, Any], says: str) -> None:
 
 def test_calls_between_special_tokens() -> None:
     """Which are left out of texts, and would take the call with them."""
-    own = deepcopy(tokenizer())
-    own.add_special_tokens({"additional_special_tokens": ["<tool_call>", "</tool_call>"]})
+    tags = ["<tool_call>", "</tool_call>"]
+    named, own = deepcopy(tokenizer()), deepcopy(tokenizer())
+    named.add_special_tokens({"additional_special_tokens": tags})
+    own.add_tokens(tags, special_tokens=True)  # special without a name, as many files have them
+    plain = deepcopy(tokenizer())
+    plain.add_tokens(tags)
     body = ChatBody(messages=[{"role": "user", "content": "?"}], tools=[PAINT])  # type: ignore[list-item]
-    own.chat_template = "{{ tools }}"
     settings = ServerSettings(names=("toy",), tool_call_parser="hermes")
-    assert not _with_choice(body, settings, own).skip_special_tokens
-    assert _with_choice(body, settings, tokenizer()).skip_special_tokens
-    plain = body.model_copy(update={"tools": []})
-    assert _with_choice(plain, settings, own).skip_special_tokens
+    for hides, made in ((True, named), (True, own), (False, plain), (False, tokenizer())):
+        shown = made.decode(made(tags[0])["input_ids"], skip_special_tokens=True)
+        assert (tags[0] not in shown) is hides
+        assert _with_choice(body, settings, made).skip_special_tokens is not hides
+    bare = body.model_copy(update={"tools": []})
+    assert _with_choice(bare, settings, own).skip_special_tokens

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
 from foretoken.engine.outputs import Logprob
 from foretoken.serve.logprobs import LOWEST, Spelling
 from foretoken.testing import ByteTokenizer
+from json_tokenizer import ids, tokenizer
 
 A, B = 65, 66
 
@@ -65,3 +69,33 @@ def test_a_token_is_spelled_once() -> None:
     spelling.completion([A, B] * 500, [entry] * 1000, 2, range(1000))
     spelling.prompt([entry] * 1000)
     assert tokenizer.decoded == 4
+
+
+def joined(spelling: Spelling, tokens: list[int]) -> bytes:
+    """What a client makes of the tokens of a chat."""
+    entries = [{token: Logprob(-0.1, 1)} for token in tokens]
+    told = spelling.chat(tokens, entries, 0)["content"]
+    return b"".join(bytes(entry["bytes"]) for entry in told)
+
+
+def test_parts_of_a_character_have_their_bytes() -> None:
+    """Also where the text has the very character that stands for what is broken."""
+    bytewise = tokenizer()
+    for text in ("🙂", "\ufffd", "name: é 🙂", "a\n"):
+        assert joined(Spelling(bytewise), ids(text)) == text.encode()
+    assert len(ids("🙂")) == 4
+
+
+def test_bytes_as_sentencepiece_names_them() -> None:
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"\ufffd": 256, "▁a": 257}
+    made = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence(parts)
+    spelling = Spelling(PreTrainedTokenizerFast(tokenizer_object=made))
+    assert joined(spelling, [257, *"🙂".encode(), 256]) == " a🙂\ufffd".encode()
+
+
+def test_a_tokenizer_that_does_not_tell_bytes() -> None:
+    entry = {200: Logprob(-0.1, 1)}
+    [told] = Spelling(ByteTokenizer(257)).chat([200], [entry], 0)["content"]
+    assert told["token"] == "\ufffd" and told["bytes"] is None

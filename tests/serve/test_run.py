@@ -11,9 +11,10 @@ import time
 
 import httpx
 import pytest
+import uvicorn
 
 from foretoken import ForetokenError
-from foretoken.serve.run import listening
+from foretoken.serve.run import _Server, listening
 
 
 def test_a_taken_port() -> None:
@@ -31,6 +32,15 @@ def test_small_parts_are_sent_at_once(http: httpx.Client) -> None:
     for _ in range(20):
         http.get("/version")
     assert time.monotonic() - began < 0.5
+
+
+def test_a_second_signal_ends_it() -> None:
+    """Whichever the two are."""
+    server = _Server(uvicorn.Config(lambda: None))
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit and not server.force_exit
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.force_exit
 
 
 def test_it_drains() -> None:

@@ -42,22 +42,24 @@ def test_the_text_of_a_seed_whoever_else_asks(served: Served) -> None:
 def test_what_failed_is_told() -> None:
     sample = CompletionOutput(0, finish_reason="error")
     output = RequestOutput(0, None, [1], [sample], RequestStats(), error="It broke.")
-    for begun, status in ((0.1, 500), (None, 400)):
-        output.stats.queue_time = begun
+    for wrong, status in ((False, 500), (True, 400)):
+        output.wrong_grammar = wrong
         with pytest.raises(ApiError, match="It broke") as caught:
             checked(output)
         assert caught.value.status == status
-    with pytest.raises(ApiError) as caught:
-        checked(output, constrained=False)
-    assert caught.value.status == 500  # no grammar, so nothing of the body's
     sample.finish_reason, output.error = "cancelled", None
     with pytest.raises(ApiError) as caught:
         checked(output)
     assert caught.value.status == 503
 
 
-def test_an_engine_that_breaks_is_no_bad_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even to a client whose request it hadn't begun."""
+@pytest.mark.parametrize("more", [{}, {"structured_outputs": {"regex": "a+"}}], ids=len)
+def test_an_engine_that_breaks_is_no_bad_request(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    """Not even to a client whose request it hadn't begun, nor to one whose text is constrained."""
+    if more:
+        pytest.importorskip("llguidance")
 
     def broken(engine: Engine, *given: object) -> Any:
         raise LookupError("inside")
@@ -65,7 +67,7 @@ def test_an_engine_that_breaks_is_no_bad_request(monkeypatch: pytest.MonkeyPatch
     with serving(toy()) as server:
         monkeypatch.setattr(Engine, "step", broken)
         monkeypatch.setattr(Engine, "fail_all", broken)
-        body = {"prompt": "a", "max_tokens": 4}
+        body = {"prompt": "a", "max_tokens": 4, **more}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=30)
         monkeypatch.undo()
         assert answer.status_code == 500, answer.text

@@ -13,7 +13,7 @@ from openai import BadRequestError, OpenAI
 
 from foretoken import LLM, ForetokenError
 from foretoken.serve.streaming import event
-from foretoken.serve.tools import FORMATS, Call, Told, format_named, message
+from foretoken.serve.tools import FORMATS, Call, Told, format_named, message, opened
 from foretoken.testing import ByteTokenizer, TableModel
 from served import Served, serving
 
@@ -272,14 +272,30 @@ def test_calls_and_results_go_back_in(calling: Any, called: Any) -> None:
     assert given[2] == result
 
 
+def test_every_call_that_is_told_goes_back_in(calling: Any, called: Any) -> None:
+    """One whose arguments are no object, or were cut off, would end the conversation else."""
+    made = {call for *_, calls in TEXTS for call in calls}
+    odd = ["[", "[" * 5000, "[1]", "3", '"a"', "", '{"a": NaN,']
+    for call in [*made, *(Call("f", arguments) for arguments in odd)]:
+        turn = {"role": "assistant", "content": None, "tool_calls": [opened(*call)]}
+        messages = [*SAID, turn, *SAID]
+        calling.chat.completions.create(model="toy", messages=messages, tools=[TOOL], max_tokens=1)
+        [told] = called[1].given["messages"][1]["tool_calls"]
+        try:
+            known = json.loads(call.arguments)
+        except (ValueError, RecursionError):
+            known = {}
+        assert told["function"]["arguments"] == (known if isinstance(known, dict) else {})
+
+
 BAD_CALLS = [
     {"role": "assistant", "content": None, "tool_calls": calls}
     for calls in (
         "x",
         [1],
-        [{"function": {"name": "f", "arguments": "["}}],
-        [{"function": {"name": "f", "arguments": "[" * 5000}}],
-        [{"function": {"name": "f", "arguments": "[1]"}}],
+        [{"function": {"name": "f", "arguments": 1}}],
+        [{"function": {"name": "f", "arguments": [1]}}],
+        [{"function": {"arguments": "["}}],
     )
 ]
 

@@ -141,6 +141,7 @@ def _unusable(memory: object) -> ForetokenError:
 def _memory(device: torch.device) -> tuple[int, int]:
     """Bytes that are free, and all."""
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # what torch keeps of an earlier cache is free too
         free, total = torch.cuda.mem_get_info(device)
         return free, total
     free = free_memory()

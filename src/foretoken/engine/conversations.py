@@ -151,21 +151,28 @@ def _call(place: int, call: Any) -> dict[str, Any]:
         raise _wrong_calls(place)
     if "function" in call:
         return {**call, "function": _call(place, call["function"])}
-    arguments = call.get("arguments") or {}
-    try:
-        read = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError) as error:
-        raise _wrong_calls(place) from error
-    if not isinstance(call.get("name"), str) or not isinstance(read, Mapping):
+    given = call.get("arguments") or {}
+    arguments = _read(given) if isinstance(given, str) else given
+    if not isinstance(call.get("name"), str) or not isinstance(arguments, Mapping):
         raise _wrong_calls(place)
-    return {**call, "arguments": dict(read)}
+    return {**call, "arguments": dict(arguments)}
+
+
+def _read(arguments: str) -> Mapping[str, Any]:
+    """The object that a model has written; an empty one where it wrote none or was cut off, as in
+    vLLM: its own call comes back with every later turn, which must not all be refused."""
+    try:
+        read = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, Mapping) else {}
 
 
 def _wrong_calls(place: int) -> ForetokenError:
     return ForetokenError(
         f"The tool_calls of message {place} must be a list of "
         '{"type": "function", "function": {"name": …, "arguments": …}}, the arguments an '
-        "object, or one as JSON text."
+        "object or a text."
     )
 
 

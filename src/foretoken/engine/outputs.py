@@ -71,7 +71,8 @@ class CompletionOutput:
 @dataclass(slots=True)
 class RequestOutput:
     """One request: its samples, its statistics, and what went wrong, if anything did. cause: what
-    a processor, tokenizer or drafter raised then.
+    a processor, tokenizer or drafter raised then. wrong_grammar: whether it was the grammar of
+    structured_outputs, which couldn't be compiled.
 
     prompt_logprobs: if asked for, for each token of the prompt that was read, id -> Logprob of the
     token and of the likeliest others in its place; None for the first, which nothing predicts.
@@ -87,6 +88,7 @@ class RequestOutput:
     cause: BaseException | None = field(default=None, repr=False)
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     before: tuple[int, ...] = field(default=(), repr=False)
+    wrong_grammar: bool = False
 
     @classmethod
     def refused(

@@ -54,6 +54,7 @@ class Request:
         self.forgotten = RequestStats()  # what the engine had counted of it when it began anew
         self.error: str | None = None
         self.cause: BaseException | None = None  # what a user's own code raised
+        self.wrong_grammar = False  # which is the request's own mistake
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
@@ -137,6 +138,7 @@ class Request:
             self.cause,
             self.prompt_logprobs,
             self.before,
+            self.wrong_grammar,
         )
 
 
@@ -220,8 +222,13 @@ class Sample:
         """Give the sequence its compiled grammar, if it has one. Raises `ForetokenError` where the
         grammar couldn't be compiled."""
         grammar = self.request.grammar
-        if grammar is not None:
+        if grammar is None:
+            return
+        try:
             self.sequence.params = grammar.applied(self.request.params)
+        except BaseException:
+            self.request.wrong_grammar = True
+            raise
 
     def restore(self) -> None:
         """Give the sequence its tokens back, after a pass that failed: prompt and output."""

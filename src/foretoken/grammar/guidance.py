@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +13,11 @@ import numpy as np
 from foretoken.errors import ForetokenError, one_line
 from foretoken.grammar.constraint import Matcher, Words
 from foretoken.grammar.params import StructuredOutputsParams
+
+_HEX = "[0-9a-fA-F]"
+_NUMBERS = f"x({_HEX}{{2}})|u({_HEX}{{4}})|U({_HEX}{{8}})"
+_ESCAPE = re.compile(rf"\\(?:{_NUMBERS}|([\[\]])|.)", re.DOTALL)  # of GBNF
+_PASSED = re.compile(r"\\(?:x(..)|.)")
 
 
 class Guidance:
@@ -112,7 +118,7 @@ def _said(error: str) -> str:
 def _grammar(form: StructuredOutputsParams) -> str:
     """llguidance's own notation. Raises what it raises."""
     from llguidance import LLMatcher
-    from llguidance.gbnf_to_lark import any_to_lark
+    from llguidance.gbnf_to_lark import is_lark_syntax
 
     if form.form in ("json", "json_object"):
         spaces: dict[str, Any] = {"whitespace_flexible": not form.disable_any_whitespace}
@@ -128,8 +134,31 @@ def _grammar(form: StructuredOutputsParams) -> str:
         lark = f"start: CHOICE\nCHOICE: {choices}"
         return str(LLMatcher.grammar_from_lark(lark))
     if form.form == "grammar":
-        text = any_to_lark(form.text) if "::=" in form.text else form.text
-        return str(LLMatcher.grammar_from_lark(text))
+        gbnf = "::=" in form.text and not is_lark_syntax(form.text)
+        return str(LLMatcher.grammar_from_lark(_lark(form.text) if gbnf else form.text))
     raise ForetokenError(
         "llguidance has no structural tags; use structured_outputs_backend='xgrammar'"
     )
+
+
+def _lark(gbnf: str) -> str:
+    """A GBNF grammar in Lark's notation. Raises what llguidance's converter raises.
+
+    That one takes the zeros from numbers in escapes, passes \\xHH and brackets on as they are, and
+    knows no other escapes by which a character could go through it. Lark has \\uHHHH, which stands
+    for the character itself in a text and in a class of characters.
+    """
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    passed = gbnf_to_lark(_ESCAPE.sub(_passing, gbnf))
+    return _PASSED.sub(lambda e: e[0] if e[1] is None else f"\\u00{e[1]}", passed)
+
+
+def _passing(escape: re.Match[str]) -> str:
+    """An escape as the converter leaves it: \\xHH, or the character."""
+    *numbers, bracket = escape.groups()
+    digits = next(filter(None, numbers), None)
+    if digits is None and bracket is None:
+        return escape[0]
+    code = ord(bracket) if digits is None else int(digits, 16)
+    return f"\\x{code:02x}" if code < 256 else chr(code)

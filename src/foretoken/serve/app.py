@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from foretoken.async_llm import AsyncLLM
 from foretoken.errors import ForetokenError, Overloaded
@@ -51,7 +52,8 @@ def application(llm: AsyncLLM, settings: ServerSettings) -> Starlette:
 
 
 def middleware(settings: ServerSettings) -> list[Middleware]:
-    """What lets requests in, from the outside in; preflights of web pages carry no key."""
+    """What lets requests in, from the outside in; preflights of web pages carry no key. What fails
+    is answered inside of all of it."""
     layers = []
     if settings.allowed_origins:
         layers.append(
@@ -66,7 +68,7 @@ def middleware(settings: ServerSettings) -> list[Middleware]:
         )
     if settings.api_keys:
         layers.append(Middleware(ApiKeys, keys=settings.api_keys))
-    return layers
+    return [*layers, Middleware(Bugs)]
 
 
 async def models(request: Request) -> Response:
@@ -176,11 +178,35 @@ async def _bug(_: Request, error: Exception) -> Response:
     return response(ApiError(500, message, headers=FINAL))
 
 
+class Bugs:
+    """Answers what we didn't expect, where nothing has been answered yet. Starlette does so outside
+    of the layers that give each answer its headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noted(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except Exception as error:
+            if scope["type"] == "http" and not begun:
+                answer = await _bug(Request(scope), error)
+                await answer(scope, receive, send)
+            raise  # into the log
+
+
 HANDLERS: Mapping[Any, Any] = {
     ApiError: _told,
     ForetokenError: _refused,
     HTTPException: _by_status,
     Gone: _gone,
     ClientDisconnect: _gone,  # while it was sending its body
-    Exception: _bug,
+    Exception: _bug,  # of the layers themselves
 }

@@ -18,7 +18,7 @@ from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
 from foretoken.serve.schema import ChatBody, params
-from foretoken.serve.server import Answering, Server
+from foretoken.serve.server import Answering, Server, checked
 from foretoken.serve.settings import ServerSettings
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
 from foretoken.serve.tools import TAGS, format_named, message
@@ -79,8 +79,8 @@ def _with_choice(body: ChatBody, settings: ServerSettings, tokenizer: Any) -> Ch
             "tools",
         )
     made = with_calls(body, settings.tool_call_parser, tokenizer)
-    special = getattr(tokenizer, "all_special_tokens", ())
-    if TAGS.isdisjoint(special):
+    added = getattr(tokenizer, "added_tokens_decoder", {})  # not only those that have a name
+    if not any(token.special and token.content in TAGS for token in added.values()):
         return made
     return made.model_copy(update={"skip_special_tokens": False})  # or no call could be found
 
@@ -126,10 +126,10 @@ class _Answer:
         return told
 
     async def _checked(self, output: RequestOutput) -> RequestOutput:
-        """`Answering.checked`; an error of the grammar of calls names the function that it comes
+        """`checked`; an error of the grammar of calls names the function that it comes
         from."""
         try:
-            return self._answering.checked(output)
+            return checked(output)
         except ApiError as error:
             if error.status != 400 or not self._body.tools:
                 raise

@@ -21,7 +21,7 @@ from foretoken.serve.blocks import Blocks
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
 from foretoken.serve.schema import CompletionBody, params
-from foretoken.serve.server import Answering, Server
+from foretoken.serve.server import Answering, Server, checked
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
 from foretoken.serve.usage import usage
 
@@ -139,8 +139,8 @@ class _Answer:
 
     def _told(self, output: RequestOutput) -> RequestOutput:
         """An output, without what was written where the prompt alone is asked for. Raises what
-        `Answering.checked` raises."""
-        self._answering.checked(output)
+        `checked` does."""
+        checked(output)
         if not _prompt_alone(self._body):
             return output
         samples = [

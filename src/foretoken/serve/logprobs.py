@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from functools import cache, cached_property
 from typing import Any
 
 from foretoken.engine.outputs import Logprob
 from foretoken.engine.stopping import decoded
+from foretoken.models.gguf.tokenizer import alphabet
 
 LOWEST = -9999.0
 """What stands for a probability of 0, as JSON has no infinity."""
+
+_BROKEN = "\ufffd"  # what a decoder writes for bytes that are no whole character
+_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 Entry = Mapping[int, Logprob] | None
 """A token's, with the likeliest others of its place; None for the first of a prompt."""
@@ -85,8 +91,34 @@ class Spelling:
 
     def _spelled(self, token: int, logprob: Logprob) -> dict[str, Any]:
         text = self.token(token)
-        whole = None if "\ufffd" in text else list(text.encode())  # a part of a character has none
-        return {"token": text, "logprob": _bounded(logprob), "bytes": whole}
+        return {"token": text, "logprob": _bounded(logprob), "bytes": self._bytes(token, text)}
+
+    def _bytes(self, token: int, text: str) -> list[int] | None:
+        """A token's bytes, by which clients join the parts of a character; None for a part of one
+        whose bytes the tokenizer doesn't tell."""
+        if _BROKEN in text:
+            if not self._decoder:
+                return None
+            piece = self._tokenizer.convert_ids_to_tokens(token)
+            if '"ByteLevel"' in self._decoder and _by_character().keys() >= set(piece):
+                return [_by_character()[character] for character in piece]
+            if '"ByteFallback"' in self._decoder and (byte := _BYTE.fullmatch(piece)):
+                return [int(byte[1], 16)]
+        return list(text.encode())
+
+    @cached_property
+    def _decoder(self) -> str:
+        """What makes texts of a tokenizer's pieces, as JSON; "" for one that isn't of the package
+        tokenizers."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        decoder = None if backend is None else backend.decoder
+        return "" if decoder is None else decoder.__getstate__().decode()
+
+
+@cache
+def _by_character() -> dict[str, int]:
+    """Bytes by the characters that byte-level tokenizers write for them."""
+    return {character: byte for byte, character in alphabet().items()}
 
 
 def _likeliest(entry: Mapping[int, Logprob], top: int) -> list[int]:

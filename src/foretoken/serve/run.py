@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from types import FrameType
 from typing import Any
 
 import uvicorn
@@ -35,4 +36,12 @@ def serve(app: Starlette, opened: socket.socket, **options: Any) -> None:
 
     options: uvicorn's.
     """
-    uvicorn.Server(uvicorn.Config(app, **options)).run(sockets=[opened])
+    _Server(uvicorn.Config(app, **options)).run(sockets=[opened])
+
+
+class _Server(uvicorn.Server):
+    """One that any second signal ends, as uvicorn's own is by SIGINT alone."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        super().handle_exit(sig, frame)

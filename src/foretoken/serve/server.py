@@ -109,11 +109,10 @@ class Answering:
     def __init__(self, server: Server, name: str) -> None:
         self.server, self.name, self.created = server, name, int(time.time())
         self.streams: list[OutputStream] = []
-        self._watches, self._constrained = contextlib.ExitStack(), False
+        self._watches = contextlib.ExitStack()
 
     async def add(self, given: Encoded, name: str) -> None:
         """Queue one more."""
-        self._constrained |= given.params.structured_outputs is not None
         watch = self.server.metrics.watch(given.params)
         prompt = {"prompt_token_ids": given.ids, "prompt": given.text}
         stream = await self.server.llm.submit(prompt, given.params, name, observer=watch.see)
@@ -125,10 +124,6 @@ class Answering:
         for stream in self.streams:
             stream.close()
         self._watches.close()
-
-    def checked(self, output: RequestOutput) -> RequestOutput:
-        """See `checked`."""
-        return checked(output, self._constrained)
 
     def opening(self, kind: str) -> dict[str, Any]:
         """What answers, and every chunk of a stream, begin with."""
@@ -147,13 +142,11 @@ class Answering:
         return told
 
 
-def checked(output: RequestOutput, constrained: bool = True) -> RequestOutput:
-    """The output. Raises `ApiError` where it ended by an error, or was cut off. An error before it
-    was begun is the body's where its text is constrained: a grammar that doesn't compile. Others
-    are the engine's."""
+def checked(output: RequestOutput) -> RequestOutput:
+    """The output. Raises `ApiError` where it ended by an error, or was cut off. A grammar that
+    doesn't compile is the body's mistake; other errors are the engine's."""
     if output.error is not None:
-        compiled = output.stats.queue_time is not None or not constrained
-        raise failed(output.error) if compiled else ApiError(400, output.error)
+        raise ApiError(400, output.error) if output.wrong_grammar else failed(output.error)
     if any(sample.finish_reason == "cancelled" for sample in output.outputs):
         raise ApiError(503, "The request was ended by the server; send it again.", headers=RETRY)
     return output

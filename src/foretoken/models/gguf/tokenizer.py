@@ -260,7 +260,7 @@ def _parted(merge: str) -> tuple[str, str, str]:
 
 
 @cache
-def _alphabet() -> dict[int, str]:
+def alphabet() -> dict[int, str]:
     """The character that byte-level BPE writes for each byte: itself where it can be seen."""
     seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in seen]
@@ -269,14 +269,14 @@ def _alphabet() -> dict[int, str]:
 
 @cache
 def _characters() -> frozenset[str]:
-    return frozenset(_alphabet().values())
+    return frozenset(alphabet().values())
 
 
 def _spelled(token: str) -> str:
     """A token in the characters of bytes, if it isn't yet."""
     if _characters().issuperset(token):
         return token
-    return "".join(_alphabet()[byte] for byte in token.encode())
+    return "".join(alphabet()[byte] for byte in token.encode())
 
 
 def _whole(file: GGUFFile, tokens: list[str], pairs: Sequence[tuple[str, str]]) -> set[int]:

@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ForetokenError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from ray.serve import Application
 
 APP = "foretoken"
+_PARTS = 10_000  # Ray counts in these
 _ANY = 1_000_000  # replicas queue requests themselves, and refuse by their own limit
 
 
@@ -79,11 +82,29 @@ def joined(address: str | None, most: int) -> Iterator[Share]:
     with cluster(address):
         import ray
 
-        have = ray.cluster_resources()
         try:
-            yield Share(have.get("CPU", 1.0) / most, min(1.0, have.get("GPU", 0.0) / most))
+            yield equal_share([node["Resources"] for node in ray.nodes() if node["Alive"]], most)
         finally:
             serve.shutdown()
+
+
+def equal_share(nodes: Seq[Mapping[str, float]], most: int) -> Share:
+    """The most that each of `most` replicas can have of a cluster whose nodes have these resources:
+    Ray takes a replica's processors from one node, and a part of a GPU from one GPU.
+
+    Raises `ForetokenError` where they have no room.
+    """
+    gpus = [int(node.get("GPU", 0)) for node in nodes]
+    on_one = ceil(most / sum(gpus)) if any(gpus) else 0  # replicas on a GPU
+    places = [count * on_one if on_one else most for count in gpus]
+    cpus = [node.get("CPU", 0.0) for node in nodes]
+    parts = {floor(_PARTS * count / many) for count in cpus for many in range(1, most + 1)}
+    for part in sorted(parts - {0}, reverse=True):
+        share = part / _PARTS
+        room = (min(place, int(count / share)) for place, count in zip(places, cpus, strict=True))
+        if sum(room) >= most:
+            return Share(share, floor(_PARTS / on_one) / _PARTS if on_one else 0.0)
+    raise ForetokenError(f"The cluster has no room for {most} replicas; start fewer.")
 
 
 def start(
@@ -173,10 +194,16 @@ def _why(message: str) -> str:
 
 
 def until_told() -> None:
-    """Wait for SIGINT or SIGTERM."""
+    """Wait for SIGINT or SIGTERM; from then on a second one is a `KeyboardInterrupt`."""
     told = threading.Event()
+
+    def tell(*_: object) -> None:
+        if told.is_set():
+            raise KeyboardInterrupt
+        told.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, tell)
     while not told.wait(1.0):  # signals are looked at between waits
         pass
 

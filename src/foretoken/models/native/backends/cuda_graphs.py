@@ -161,7 +161,8 @@ def _cuda_capture(device: torch.device) -> Capture:
                 run()  # libraries set themselves up in a first run, which must not be captured
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=side):  # torch's own is the first GPU's
+            # torch's own stream is the first GPU's, and its own mode fails other threads' work.
+            with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
                 result = run()
         return graph.replay, result
 
