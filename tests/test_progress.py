@@ -44,6 +44,19 @@ def test_no_bar_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not shown.getvalue()
 
 
+def test_no_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a daemon: nothing is shown, also of what takes long, and the work is done."""
+    monkeypatch.setattr(progress, "_SOON", 0.0)
+    monkeypatch.setattr(sys, "stderr", None)
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
+    with track("Reading", 1, True) as advance, track_late("Loading", 1) as late:
+        time.sleep(0.02)
+        advance()
+        late()
+    assert not raised
+
+
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])
 def test_lines_elsewhere(stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while a unit takes long; without a terminal, and on one where no bar can be drawn."""

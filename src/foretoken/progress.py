@@ -31,9 +31,10 @@ def track(what: str, total: int, show: bool) -> Iterator[Callable[[], None]]:
     one.
 
     Where standard error is no terminal, or rich isn't installed, it is a line after two seconds and
-    every half minute from then on, with the time left, and nothing for what is done sooner.
+    every half minute from then on, with the time left, and nothing for what is done sooner. Without
+    a standard error, as daemons and pythonw are, it is nothing.
     """
-    if not show:
+    if not show or sys.stderr is None:
         yield lambda: None
     elif sys.stderr.isatty() and find_spec("rich") is not None:
         with _bar(what, total) as advance:

@@ -186,9 +186,10 @@ def test_cut_off_answers_say_so() -> None:
 
 def test_bounds() -> None:
     """Without max_tokens, an answer that never ends does."""
-    assert _bounded(GREEDY, [1, 2, 3]).max_tokens == 518
-    assert _bounded(replace(GREEDY, max_tokens=4), [1, 2, 3]).max_tokens == 4
-    assert _bounded(replace(GREEDY, min_tokens=600), [1, 2, 3]).max_tokens == 600
+    assert _bounded(GREEDY, [1, 2, 3], 999).max_tokens == 518
+    assert _bounded(GREEDY, [1, 2, 3], 99).max_tokens == 99
+    assert _bounded(replace(GREEDY, max_tokens=4), [1, 2, 3], 999).max_tokens == 4
+    assert _bounded(replace(GREEDY, min_tokens=600), [1, 2, 3], 999).max_tokens == 600
 
 
 @pytest.mark.parametrize(
@@ -213,6 +214,20 @@ def test_the_longest_file(random: LLM) -> None:
     assert edit(random, text, "b" + "c" * (one % 2), few).output.stats.tokens == 1
     with pytest.raises(ForetokenError, match=r"as long 1025, and the context is 1024"):
         edit(random, text, "bc" + "c" * (one % 2), few)
+
+
+def test_a_cache_that_is_small(random: LLM) -> None:
+    """An answer without max_tokens ends where it is full; a file that doesn't fit is refused."""
+    prompt = len(random.chat_prompt(messages("a\n", "b")))
+    target = random.engine.target
+    needs = target.budget.needs(prompt + 100)
+    with LLM(target.model, tokenizer=ByteTokenizer(97), kv_cache_memory=needs) as tight:
+        most = tight.engine.target.budget.longest(1024)
+        assert prompt + 100 <= most < prompt + 500
+        edited = edit(tight, "a\n", "b", replace(GREEDY, ignore_eos=True))
+        assert len(edited.output.token_ids) == most - prompt and not edited.complete
+        with pytest.raises(ForetokenError, match=f"the caches hold {most}; .* kv_cache_memory"):
+            edit(tight, "a" * 400, "b")
 
 
 def test_models_that_take_no_instructions() -> None:

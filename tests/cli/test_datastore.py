@@ -28,7 +28,8 @@ def test_command_line(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     text, lines, store = tmp_path / "a.txt", tmp_path / "b.jsonl", tmp_path / "store"
     text.write_text("one two\nthree four\n")
     turns = [{"role": "user", "content": "five"}, {"role": "assistant", "content": "six"}]
-    lines.write_text(json.dumps({"text": "seven"}) + "\n\n" + json.dumps({"messages": turns}))
+    told = {"text": None, "messages": turns}
+    lines.write_text(json.dumps({"text": "seven"}) + "\n\n" + json.dumps(told))
     common = ("--tokenizer", checkpoints[0], "--out", store)
     built = run("datastore", "build", text, *common)
     assert built.exit_code == 0 and "tokens" in built.stdout
@@ -50,6 +51,9 @@ def test_help_has_an_example(command: str) -> None:
     [
         ("{", "line 2"),
         ('{"txt": 1}', "line 2"),
+        ('{"text": null}', "line 2"),
+        ('{"text": 5}', "line 2"),
+        ('{"text": ["a"], "messages": []}', "line 2"),
         ("3", "line 2"),
         ('{"messages": [3]}', "line 2"),
         ('{"messages": [{"role": "user", "content": 3}]}', "line 2: The content of message 0"),

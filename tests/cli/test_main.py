@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+
+from command_line import SRC, Pair, model
 
 RUN = "import sys; from foretoken.cli import main; main(['methods', '--json'])"
 
@@ -60,3 +63,23 @@ def test_ctrl_c_while_it_is_loaded() -> None:
     code = f"import sys\n{stop}sys.meta_path.insert(0, Stop())\n{RUN}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def closed(stream: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line with a stream closed, as a shell does it."""
+    words = ["sh", "-c", f'exec "$@" {stream}', "sh", sys.executable, "-c", SRC, *arguments]
+    return subprocess.run(words, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such shell")
+def test_closed_streams(checkpoints: Pair) -> None:
+    """Errors and notes go nowhere, and not into what is piped; what would be read is empty."""
+    done = closed("2>&-", "generate", "")
+    assert (done.returncode, done.stdout) == (1, "")
+    done = closed("2>&-", "generate", "Hi", "--json", *model(checkpoints))
+    assert done.returncode == 0 and json.loads(done.stdout)["outputs"]
+    done = closed("<&-", "generate")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("foretoken: The prompt is empty; ")
+    done = closed("<&-", "chat", *model(checkpoints))
+    assert (done.returncode, done.stderr) == (0, "")

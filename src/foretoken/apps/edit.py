@@ -69,14 +69,15 @@ def edit(
     """The text as the model changes it by the instruction, through its chat template.
 
     params: how it is sampled, by default greedily; where `max_tokens` is None, the answer may have
-    twice the text's tokens and 512 more, as far as the context reaches. `use_tqdm` shows how many
-    tokens are written. Lines that end in CR LF stay so, and so do a byte order mark and a last line
-    without an end.
+    twice the text's tokens and 512 more, as far as the context and the caches' memory reach.
+    `use_tqdm` shows how many tokens are written. Lines that end in CR LF stay so, and so do a byte
+    order mark and a last line without an end.
 
-    Raises `ForetokenError` for an empty instruction, a text that doesn't fit into the context with
-    an answer as long, a model that is no decoder-only one or has no chat template, a method whose
-    rule takes no prediction, parameters with a prediction or several samples, for an empty answer,
-    and for one of which no one can say where the file is, as it has several fenced blocks.
+    Raises `ForetokenError` for an empty instruction, a text that doesn't fit into the context and
+    the caches with an answer as long, a model that is no decoder-only one or has no chat template,
+    a method whose rule takes no prediction, parameters with a prediction or several samples, for an
+    empty answer, and for one of which no one can say where the file is, as it has several fenced
+    blocks.
     """
     params = params or SamplingParams(temperature=0, max_tokens=None)
     _check(llm, instruction, params)
@@ -87,9 +88,9 @@ def edit(
     fence = _fence(shown)
     prompt = llm.chat_prompt(messages(shown, instruction))
     predicted = text_ids(_block(shown, fence), llm.tokenizer, special=False)
-    _check_length(llm, len(prompt), len(predicted))
+    room = _room(llm, len(prompt), len(predicted))
     _check_ends(llm, predicted)
-    output = _finished(llm, prompt, _bounded(params, predicted), len(predicted), use_tqdm)
+    output = _finished(llm, prompt, _bounded(params, predicted, room), len(predicted), use_tqdm)
     if shown.strip():
         _check_answer(output)
     found, closed = _cut(output.text, shown, fence)
@@ -121,14 +122,21 @@ def _check(llm: LLM, instruction: str, params: SamplingParams) -> None:
         raise ForetokenError("An encoder–decoder takes no instructions; use a decoder-only model.")
 
 
-def _check_length(llm: LLM, prompt: int, predicted: int) -> None:
-    most = llm.engine.target.max_length
+def _room(llm: LLM, prompt: int, predicted: int) -> int:
+    """How many tokens fit after the prompt. Raises `ForetokenError` where an answer as long as the
+    text doesn't."""
+    target = llm.engine.target
+    most: int = target.budget.longest(target.max_length)
     if prompt + predicted > most:
+        bound, remedy = "the context is", "max_model_len if the model allows it"
+        if most < target.max_length:
+            bound, remedy = "the caches hold", "kv_cache_memory"
         raise ForetokenError(
             f"The file is too long: with the instruction it takes {prompt} tokens, with an answer "
-            f"as long {prompt + predicted}, and the context is {most}; give a part of it, or raise "
-            "max_model_len if the model allows it."
+            f"as long {prompt + predicted}, and {bound} {most}; give a part of it, or raise "
+            f"{remedy}."
         )
+    return most - prompt
 
 
 def _check_ends(llm: LLM, predicted: Seq[int]) -> None:
@@ -151,9 +159,9 @@ def _check_answer(output: RequestOutput) -> None:
         )
 
 
-def _bounded(params: SamplingParams, predicted: Seq[int]) -> SamplingParams:
-    """The parameters with the prediction, and with a bound on the answer."""
-    most = params.max_tokens or 2 * len(predicted) + _SPARE
+def _bounded(params: SamplingParams, predicted: Seq[int], room: int) -> SamplingParams:
+    """The parameters with the prediction, and with a bound on the answer. room: what there is."""
+    most = params.max_tokens or min(2 * len(predicted) + _SPARE, room)
     most = max(most, params.min_tokens)
     # Special tokens that the file spells out are a part of it.
     return replace(params, prediction=predicted, max_tokens=most, skip_special_tokens=False)

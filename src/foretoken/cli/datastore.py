@@ -122,8 +122,11 @@ def _text(file: Path, number: int, line: bytes, tokenizer: Any) -> str:
 
 
 def _entry_text(entry: Any, tokenizer: Any) -> str:
-    if "text" in entry:
-        return str(entry["text"])
+    text = dict(entry).get("text")
+    if isinstance(text, str):
+        return text
+    if text is not None:
+        raise TypeError("text")  # what isn't one would be stored as Python writes it
     from foretoken.engine.conversations import texts, written
 
     turns = [{"role": turn["role"], "content": turn["content"]} for turn in entry["messages"]]

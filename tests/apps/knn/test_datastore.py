@@ -71,6 +71,18 @@ def test_files(neighbours: Neighbours, tmp_path: Path) -> None:
             Neighbours.load(path)
 
 
+def test_files_of_numpy_that_are_no_datastores(neighbours: Neighbours, tmp_path: Path) -> None:
+    """A bare array, and compressed arrays of which some bytes are wrong."""
+    np.save(tmp_path / "bare.npy", neighbours.keys)
+    np.savez_compressed(tmp_path / "damaged.npz", keys=neighbours.keys, tokens=neighbours.tokens)
+    data = bytearray((tmp_path / "damaged.npz").read_bytes())
+    data[200:260] = b"\xff" * 60
+    (tmp_path / "damaged.npz").write_bytes(data)
+    for name in ("bare.npy", "damaged.npz"):
+        with pytest.raises(ForetokenError, match="can't be read as a datastore"):
+            Neighbours.load(tmp_path / name)
+
+
 def test_what_is_no_datastore(pair: Pair) -> None:
     for keys, tokens, said in (
         (np.ones((2, 3)), [1], r"shape \[2, 3\]"),

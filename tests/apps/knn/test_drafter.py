@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.apps.knn import CachedNeighbours, KnnModel
+from foretoken.apps.knn import CachedNeighbours, KnnModel, Neighbours
 from foretoken.apps.knn.drafter import _Memory
 from foretoken.apps.ralm.stride import FixedStride
 from foretoken.drafters.small_lm import SmallLM
-from foretoken.testing import Pair
+from foretoken.models.native.backends import kernels
+from foretoken.models.native.build import build_native
+from foretoken.testing import Pair, tiny_transformers
 
 PROMPTS = [[3, 1, 4], [1, 5, 9, 2, 6], [5]]
 SETTINGS = {
@@ -95,6 +99,36 @@ def test_the_models_passes_arent_made_twice(
         stats = llm.stats
         assert sum(passes) == stats.drafted + stats.passes
         assert knn.searches - searches == stats.passes
+
+
+@pytest.mark.skipif(
+    not kernels.supports(torch.float32, torch.device("cpu")), reason="can't build the loops"
+)
+def test_drafts_of_several_lengths_by_the_loops(
+    corpus: list[list[int]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A prediction beside them, after which scoring starts anew: each step is one search, and its
+    rows are the pass's own."""
+    model = tiny_transformers(width=128, dtype=torch.float32)  # heads that fill registers
+    weights = model.state_dict().__getitem__
+    base = build_native(model.config, weights, torch.float32, torch.device("cpu"), "panels")
+    knn = KnnModel(base, Neighbours.build(base, corpus), k=24, weight=0.5, distance_temperature=3.0)
+    assert knn.lm.whole is not None
+    params, prompts = SETTINGS["greedy"], PROMPTS[:2]
+    with LLM(knn.lm) as plain:
+        expected = ids(plain, prompts, params)
+    caplog.set_level(logging.WARNING, "foretoken")
+    with speculating(knn, speculation_stride=3) as llm:
+        scores, score = list[Any](), llm.engine.target.score
+        monkeypatch.setattr(
+            llm.engine.target, "score", lambda *given: (scores.append(given), score(*given))[1]
+        )
+        before = knn.searches
+        each = [replace(params, prediction=expected[0][:20]), params]
+        found = [out.outputs[0].token_ids for out in llm.generate(prompts, each)]
+        assert llm.stats.accepted_prediction_tokens > 0
+    assert found == expected and "start again" not in caplog.text
+    assert knn.searches - before == len(scores)
 
 
 def test_what_a_cache_keeps(knn: KnnModel) -> None:

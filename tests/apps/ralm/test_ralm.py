@@ -167,6 +167,31 @@ def test_what_is_counted(llm: LLM) -> None:
     assert stats.total_time > stats.writing_time > 0
 
 
+def test_a_cache_that_is_small(pair: Pair) -> None:
+    """A long document is guessed where a short one is right: it fits too, so a text may be as long
+    as after the longest document, by both loops."""
+
+    class Uneven(Watched):
+        documents = ("red " * 25, "blue")
+
+    options = {"speculation_stride": 3, "prefetch": 1, "max_document_tokens": 100}
+    fixed = 100 + len("\n\nabc")
+    with LLM(pair.target) as roomy:
+        needs = roomy.engine.target.budget.needs(120)
+    with LLM(pair.target, tokenizer=TOKENIZER, kv_cache_memory=needs) as tight:
+        most = tight.engine.target.budget.longest(256)
+        assert 120 <= most < 150
+        ralm = Ralm(tight, Uneven(), **options)
+        endless = SamplingParams(temperature=0, max_tokens=None, ignore_eos=True)
+        out = ralm.generate("abc", endless)
+        assert told(out) == told(ralm.generate_plain("abc", endless))
+        assert len(out.token_ids) == most - fixed and out.finish_reason == "length"
+        assert out.stats.wrong > 0 and set(out.documents) == {0, 1}
+        for write in (ralm.generate, ralm.generate_plain):
+            with pytest.raises(ForetokenError, match=f"the caches hold {most}; .* raise kv_cache"):
+                write("abc", SamplingParams(max_tokens=most - fixed + 1))
+
+
 def test_writing_goes_on_meanwhile(llm: LLM) -> None:
     """While a retrieval runs, one more piece is written: it can wait for it."""
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

@@ -14,6 +14,7 @@ Legend: N entries, Q queries, K nearest, D width.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ Ids = NDArray[np.intp]
 Distances = NDArray[np.float64]
 
 _WINDOWS = 8  # texts of a pass
+_DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
 
 
 class Neighbours:
@@ -116,7 +118,7 @@ class Neighbours:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 return cls(stored["keys"], stored["tokens"])
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except (*_DAMAGE, OSError) as error:
             raise ForetokenError(
                 f"{path} can't be read as a datastore of neighbours ({one_line(error)}); build it "
                 "again."

@@ -68,7 +68,8 @@ class Text:
     """One request's text so far.
 
     Raises `ForetokenError` for a prompt that can't be read, for parameters that pieces can't serve,
-    for an encoder–decoder, and where prompt, document and `max_tokens` are longer than the context.
+    for an encoder–decoder, and where prompt, document and `max_tokens` are longer than the context
+    or than the caches' memory holds.
     """
 
     def __init__(
@@ -165,15 +166,19 @@ class Text:
         return self._read[document]
 
     def _room(self) -> int:
-        """How many tokens may be written at most."""
+        """How many tokens may be written at most: after any document, as a guess that doesn't fit
+        would fail where the right document does."""
         fixed = len(self._before) + len(self._after) + self._layout.document_tokens
-        context = self._llm.engine.target.max_length
-        room = context - fixed
+        target = self._llm.engine.target
+        longest = target.budget.longest(target.max_length)
+        room = longest - fixed
         if room < (self._params.max_tokens or 1):
+            bounded = longest < target.max_length
+            place = "the caches hold" if bounded else "the context is"
             raise ForetokenError(
                 f"The prompt and a document take up to {fixed} tokens, max_tokens is "
-                f"{self._params.max_tokens} and the context is {context}; lower "
-                "max_document_tokens or max_tokens, or shorten the prompt."
+                f"{self._params.max_tokens} and {place} {longest}; lower max_document_tokens or "
+                f"max_tokens, {'raise kv_cache_memory, ' if bounded else ''}or shorten the prompt."
             )
         return self._params.max_tokens or room
 

@@ -109,6 +109,7 @@ class Transformer:
         self.offloaded = offloaded
         make = whole_for if offloaded is None else offloaded.runs
         self.whole = make(shape, layers, self.ropes)
+        self._own_head = True
 
     def run_by(self, make: Callable[[Transformer], Runner], name: str) -> None:
         """Have whole passes run by a runner of this name."""
@@ -118,9 +119,10 @@ class Transformer:
 
     def with_head(self, head: Linear) -> Transformer:
         """The same model, its weights shared, with other logits: what `head` makes of normed states
-        [..., D]."""
+        [..., D]. It gets padding too, so that what it saw and returned has the pass's own rows."""
         other = copy(self)
         other.shape, other._lm_head = replace(self.shape, logit_cap=None), head
+        other._own_head = False
         return other
 
     def new_cache(
@@ -173,7 +175,7 @@ class Transformer:
     @property
     def packs(self) -> bool:
         """Padding costs a pass nothing."""
-        return self.whole is not None
+        return self.whole is not None and self._own_head
 
     def _logits(self, states: Tensor, feed: Feed) -> Tensor:
         """`head`, without padding where that changes no bits of the others. Padding has no logits:
