@@ -197,8 +197,8 @@ CONTROL: dict[str, Mutant] = {
     ),
     "extra time at the machine's pace": Mutant(
         f"{COSTS}.extra_ms",
-        "max(0.0, ms - expected) / math.exp(self._pace)",
-        "max(0.0, ms - expected)",
+        "(ms - expected) / math.exp(self._pace)",
+        "ms - expected",
         ("control/test_cost_model.py::test_a_slow_machine_is_no_surprise",),
     ),
 }
@@ -280,8 +280,8 @@ DRAFTING: dict[str, Mutant] = {
         ("train/test_loop.py::test_dropout_is_found_again",),
     ),
     "a batch counts whatever it has to predict": Mutant(
-        "foretoken.train.loop:_shares",
-        "weight / mean if mean else 1.0",
+        "foretoken.train.loop:_step",
+        "own.counted(lesson)",
         "1.0",
         ("train/test_loop.py::test_a_steps_tokens_count_alike",),
     ),

@@ -81,12 +81,3 @@ def test_sources_are_drawn_from_equally_often() -> None:
     drawn = [record for number in range(10) for record in batches._row(number)]
     assert 0.4 < sum(record < 2 for record in drawn) / len(drawn) < 0.6
     assert {0, 1} <= set(drawn) and max(drawn) == 99 and len(set(drawn)) > 90
-
-
-def test_what_a_batch_weighs() -> None:
-    """Its tokens that are predicted: prompts by their weight, and no first one."""
-    records = Records.of([([1, 2, 3], [4, 5]), ([], [6, 7, 8])], 8, 97)
-    layout = collate(records, [[0], [1]], 6, 0.25)
-    batches = Batches(records, 1, 6, seed=1, prompt_weight=0.25, order="epochs")
-    weights = {batches.batch(0).predicted(), batches.batch(1).predicted()}
-    assert weights == {2 + 0.5, 2.0} and float(layout.weight.sum()) == 5.75

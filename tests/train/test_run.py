@@ -166,6 +166,16 @@ def test_the_estimate_of_a_large_tree(
     assert expected == pytest.approx(served, rel=1e-6)
 
 
+def test_the_estimate_of_a_tree_that_is_planned_afterwards(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+) -> None:
+    """Its rates are counted at the end; the card's estimate is of the planned tree."""
+    serving = {"tree": "planned", "tree_nodes": 3}
+    outcome, _ = train_heads(checkpoints[0], prompts, tmp_path, steps=1, serving=serving)
+    expected, served = outcome.expected.acceptance_length, outcome.served.mean_acceptance_length
+    assert outcome.progress.best > 0 and expected == pytest.approx(served, rel=0.01)
+
+
 def test_training_stops_early(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:

@@ -9,13 +9,19 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from foretoken import SamplingParams
+from foretoken.models.target import ModelTarget
+from foretoken.protocols import Scores, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable import feature_layer
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.trainable.lesson import Lesson
+from foretoken.tree import empty
 from lessons import seeded
 
 
@@ -88,6 +94,40 @@ def test_scores_of_some_places_at_a_time(
     for outputs, same in others:
         torch.testing.assert_close(outputs, whole)
         torch.testing.assert_close(same, grads)
+
+
+@torch.inference_mode()
+def test_a_fork_of_a_text_that_started_again(small: Pair) -> None:
+    """It begins as if the prompt alone had been read, though output was read with it."""
+    module, prompt = seeded(EagleModule, small), [5, 9, 2, 7, 1]
+    for chunk in (3, 16):
+        waiting, entries = [], []
+        for output in ([], [4, 4, 8]):
+            target = ModelTarget(small.target, 2, 64, hidden=(-1,))
+            model = FeatureModel(module, module.layer_shape, target)
+            first, copy = (Sequence.start(prompt, SamplingParams()) for _ in range(2))
+            first.tokens += output
+            for each in (first, copy):
+                target.begin(each)
+                model.begin(each)
+            while target.pending(first):
+                before = target.pending(first)
+                states = target.prefill([first], chunk).hidden
+                read = before - target.pending(first)
+                tree = empty(1, target.device)
+                step = Step([], [], 0, 0, tree, scores_of(states), read=read)
+                model.observe([first], [step])
+            model.fork(first, copy)
+            waiting.append(copy.state[model].waiting)
+            entries.append(model._cache.lengths[model._cache.slot(copy.id)])
+        torch.testing.assert_close(waiting[1], waiting[0])
+        assert waiting[0].shape == (1, 32) and entries == [len(prompt) - 2] * 2
+
+
+def scores_of(hidden: dict[int, torch.Tensor]) -> Scores:
+    """Those of a prefill, which has states alone."""
+    none = torch.empty(1, 0)
+    return Scores(none, none, none, hidden)
 
 
 class LargestTensor(TorchDispatchMode):

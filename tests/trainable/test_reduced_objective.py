@@ -21,3 +21,13 @@ def test_an_objective_over_them(name: str) -> None:
     assert found.tolist() == pytest.approx([float(wanted[0]), 0.0])
     chances = reduced.probability(drafter, torch.tensor([4, 2]))
     assert chances.tolist() == pytest.approx([float(drafter.softmax(-1)[0, 2]), 0.0])
+
+
+def test_tokens_in_any_order() -> None:
+    """As published heads may have them, the most frequent first."""
+    ids, logits = torch.tensor([13, 5, 9]), torch.tensor([[1.0, 2.0, 4.0]])
+    covered = torch.zeros(14, dtype=torch.bool).index_fill(0, ids, True)
+    reduced = ReducedObjective({"nll": 1.0}, ids=ids, covered=covered)
+    for column, token in enumerate(ids.tolist()):
+        wanted = torch.nn.functional.cross_entropy(logits, torch.tensor([column]))
+        assert float(reduced(logits, None, torch.tensor([token]))) == pytest.approx(float(wanted))

@@ -23,3 +23,17 @@ def test_forks_start_after_the_prompt() -> None:
     states.fork(first, copy)
     rows, held = states.available([first, Sequence.start([1], SamplingParams()), copy])
     assert rows == [0, 2] and held is not None and held.tolist() == [[13.0], [1.0]]
+
+
+def test_forks_of_a_text_that_started_again() -> None:
+    """Its output was read like a prompt, in chunks of two, and isn't the prompt's end."""
+    states, none = LastStates(), torch.empty(1, 0)
+    first, copy = (Sequence.start([1, 2, 3, 4], SamplingParams()) for _ in range(2))
+    first.tokens += [5, 6, 7]
+    for read in range(0, 6, 2):
+        hidden = {-1: torch.arange(read, read + 2.0)[None, :, None]}
+        scores = Scores(none, none, none, hidden)
+        states.observe([first], [Step([], [], 0, 0, empty(1, none.device), scores, read=2)])
+    states.fork(first, copy)
+    _, held = states.available([first, copy])
+    assert held is not None and held.tolist() == [[5.0], [2.0]]

@@ -58,6 +58,7 @@ class SpecDecModel(Trained):
     `TrainedLM`; by default two layers of the target's width."""
 
     method: ClassVar[str] = "specdec"
+    serves_itself: ClassVar[bool] = False
 
     def __init__(
         self,

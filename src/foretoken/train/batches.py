@@ -36,10 +36,6 @@ class Rows(NamedTuple):
     max_nodes: Tensor
     places: Tensor
 
-    def predicted(self) -> float:
-        """How much the tokens that are to be predicted weigh together."""
-        return float((self.weight * (self.positions > 0)).sum())
-
 
 @dataclass(frozen=True)
 class Batches:

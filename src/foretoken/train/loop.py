@@ -21,7 +21,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.train import processes, shards
-from foretoken.train.batches import Batches, Rows, whole
+from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import AUTO, BFLOAT16, FLOAT32, Job, Progress
 from foretoken.train.metrics import Metrics
@@ -180,24 +180,29 @@ def _step(
     step: int,
 ) -> float:
     """One step of the optimisers; the mean loss of its tokens, however they are spread over batches
-    and processes. Dropout and noise depend on the seed and on a batch's number alone, so that they
-    are the same whichever process has it."""
-    total, recipe, seed = 0.0, job.recipe, job.seed
-    goal, layers = recipe.goal, accelerator.unwrap_model(module).hidden
+    and processes: a batch's loss is a mean too, and counts as much as it was divided by. Dropout
+    and noise depend on the seed and on a batch's number alone, so that they are the same whichever
+    process has it."""
+    total, counted, recipe, seed = 0.0, 0.0, job.recipe, job.seed
+    goal, own = recipe.goal, accelerator.unwrap_model(module)
     first = step * recipe.accumulation * accelerator.num_processes + accelerator.process_index
     numbers = [first + part * accelerator.num_processes for part in range(recipe.accumulation)]
-    parts = [batches.batch(number) for number in numbers]
-    shares = _shares(accelerator, parts)
-    for number, rows, share in zip(numbers, parts, shares, strict=True):
+    for number in numbers:
         torch.manual_seed(seed * 1_000_003 + number)
         with shards.gradients(accelerator, module, number == numbers[-1]):
             with _autocast(job.precision, next(module.parameters()).device):
-                loss = module(teacher.lesson(rows, layers), goal) * (share / recipe.accumulation)
-            accelerator.backward(loss)
-        total += float(loss.detach())
-    total = processes.mean(accelerator, total)
+                lesson = teacher.lesson(batches.batch(number), own.hidden)
+                loss = module(lesson, goal)
+            weight = own.counted(lesson)
+            accelerator.backward(loss * weight)
+        total, counted = total + float(loss.detach()) * weight, counted + weight
+    counted = processes.mean(accelerator, counted) or 1.0
+    total = processes.mean(accelerator, total) / counted
     if not math.isfinite(total):
         raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            parameter.grad /= counted
     _clip(accelerator, module, recipe.clip, step)
     for optimizer in optimizers:
         optimizer.step()
@@ -211,14 +216,6 @@ def _clip(accelerator: Any, module: Any, most: float, step: int) -> None:
     norm = shards.whole(accelerator.clip_grad_norm_(module.parameters(), most or math.inf))
     if not math.isfinite(float(norm)):
         raise ForetokenError(f"The gradients' norm is {float(norm)} at step {step}; lower lr.")
-
-
-def _shares(accelerator: Any, parts: Seq[Rows]) -> list[float]:
-    """What each batch of this process counts in a step, 1 on average over all processes': a batch's
-    loss is a mean over its tokens, and a step's over those of all."""
-    weights = [rows.predicted() for rows in parts]
-    mean = processes.mean(accelerator, sum(weights) / len(weights))
-    return [weight / mean if mean else 1.0 for weight in weights]
 
 
 def _autocast(precision: str, device: torch.device) -> torch.autocast:

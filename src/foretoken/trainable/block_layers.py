@@ -178,7 +178,9 @@ class BlockModule(Headed):
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         goal = self.own_objective(objective)
-        return predictions_loss(lesson, *self.predictions(lesson), goal, own=self.lm_head)
+        given = *self.predictions(lesson), goal
+        loss, self.total = predictions_loss(lesson, *given, own=self.lm_head)
+        return loss
 
     def predictions(self, lesson: Lesson) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The states [P, D] of blocks after roots drawn at random, and what each predicts: the row

@@ -81,6 +81,8 @@ class Trained(nn.Module):
     """Whether its loss can weigh places by the chance that a draft reaches them."""
     by_feature: ClassVar[bool] = False
     """Whether its loss can have the distance from the target's next state."""
+    serves_itself: ClassVar[bool] = True
+    """Whether a drafter drafts with this very module, and not with a copy in another form."""
     norms_embedding: ClassVar[bool] = False
     """Whether it reads the target's embedding only normed, whose scale then doesn't matter."""
 
@@ -88,10 +90,16 @@ class Trained(nn.Module):
         super().__init__()
         self.facts, self.shape = facts, shape
         self.notes: dict[str, Any] = {}  # measured after training, such as acceptance rates
+        self.total: Tensor | None = None  # what `forward` divided by, see `counted`
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         """The loss, a mean over the tokens that count."""
         raise NotImplementedError
+
+    def counted(self, lesson: Lesson) -> float:
+        """What the lesson's loss, which is the last one, weighs among others': the `total` that
+        `forward` divided by, or where it leaves none, what the lesson's tokens weigh."""
+        return float(lesson.weight.sum() if self.total is None else self.total)
 
     def set_token_counts(self, counts: Tensor) -> None:
         """Learn how often each token occurs in the training text, [V]; called before

@@ -170,7 +170,9 @@ class CrossAttentionModule(Trained):
         continues = lesson.positions.roll(-1, 1) == lesson.positions + 1
         row, place = (continues & (lesson.positions > ahead)).nonzero(as_tuple=True)
         states = self.outputs(lesson, ahead)[row, place]
-        return predictions_loss(lesson, states, row, place + 1, ahead[row, place], objective)
+        given = states, row, place + 1, ahead[row, place], objective
+        loss, self.total = predictions_loss(lesson, *given)
+        return loss
 
     def states(self, lesson: Lesson, count: int) -> Tensor:
         """[B, T, N, D] the outputs of a draft's `count` places, stored at the place before its

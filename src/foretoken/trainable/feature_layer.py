@@ -28,7 +28,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.layer import Attend, Attention, LayerShape, Mlp, attend_cached
 from foretoken.trainable.lesson import Lesson, numbers_at_once
-from foretoken.trainable.root_states import kept_slots
+from foretoken.trainable.root_states import kept_slots, prompt_slot
 from foretoken.trees.grow import Frontier
 
 _SCORES = 2**24  # of attention that are kept for the gradients: 64 MiB in float32
@@ -175,8 +175,8 @@ def _attend_some(
 
 @dataclass
 class _Features:
-    """A sequence's features. waiting: those without an entry in the cache yet; prompt: the last one
-    of the prompt, if there is one."""
+    """A sequence's features. waiting: those without an entry in the cache yet; prompt: that of
+    the token before the prompt's last one, if there is one."""
 
     waiting: Tensor
     prompt: Tensor
@@ -245,9 +245,12 @@ class FeatureModel:
         for sequence, step in zip(sequences, steps, strict=True):
             new = features[step.row, kept_slots(step)]
             kept = sequence.state.setdefault(self, _Features(new[:0], new[:0]))
-            kept.waiting = torch.cat((kept.waiting, new))
             if step.read:
-                kept.prompt = new[-1:].clone()
+                before = self._cache.lengths[self._cache.slot(sequence.id)] + len(kept.waiting)
+                slot = prompt_slot(sequence, step, before)
+                if slot is not None:
+                    kept.prompt = features[step.row, slot : slot + 1].clone()
+            kept.waiting = torch.cat((kept.waiting, new))
         most = [1 if step.read else _MOST_WAITING for step in steps]
         pairs = zip(sequences, most, strict=True)
         if reading := [s for s, few in pairs if len(s.state[self].waiting) > few]:

@@ -82,11 +82,13 @@ def predictions_loss(
     *,
     own: nn.Linear | None = None,
     more: More | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor]:
     """The mean loss of states [P, D] that predict tokens [P] of rows [P], each weighted by its
-    token and decay^ahead [P]. own: a head in place of the target's."""
+    token and decay^ahead [P], and the sum of these weights. own: a head in place of the
+    target's."""
     share = lesson.weight[row, token] * objective.decay**ahead
-    share = share / share.sum().clamp(min=1e-9)
+    total = share.sum()
+    share = share / total.clamp(min=1e-9)
     target_states = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
     goal, head = lesson.tokens[row, token], own or lesson.head
     parameters = [*(own.parameters() if own else ()), *(more[1] if more else ())]
@@ -99,7 +101,7 @@ def predictions_loss(
             loss = loss + more[0](at, part, logits)
         return (loss * share[at]).sum()
 
-    return chunked(measure, [states], parameters, lesson.places_at_once(2 * _CHUNK, 2))
+    return chunked(measure, [states], parameters, lesson.places_at_once(2 * _CHUNK, 2)), total
 
 
 @torch.no_grad()

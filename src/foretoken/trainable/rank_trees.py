@@ -20,6 +20,9 @@ from foretoken.trees.best_first import best_first
 from foretoken.trees.grow import MEDUSA_63
 from foretoken.trees.plan import AUTO, PAPER
 
+PLANNED = "planned"
+"""The name of a tree that is planned by a checkpoint's rates."""
+
 Paths = tuple[tuple[int, ...], ...]
 """A tree as the rank paths of its nodes, parents first."""
 
@@ -110,7 +113,7 @@ def tree_from_option(tree: str | Seq[Seq[int]], nodes: int, rates: Seq[Seq[float
         return tuple(tuple(path) for path in tree)
     if tree in (PAPER, AUTO):
         return MEDUSA_63[:nodes]
-    if tree != "planned":
+    if tree != PLANNED:
         raise ForetokenError(
             f"tree is {tree!r}; it must be 'auto', 'paper', 'planned' or a list of rank paths such "
             "as [[0], [1], [0, 0]]."

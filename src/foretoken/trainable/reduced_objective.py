@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -12,17 +13,22 @@ from foretoken.trainable.losses import Objective
 
 @dataclass(frozen=True)
 class ReducedObjective(Objective):
-    """An objective over the tokens `ids` [R] alone; covered [V]: whether a token is one of them."""
+    """An objective over the tokens `ids` [R] alone, in any order; covered [V]: whether a token is
+    one of them."""
 
     ids: Tensor = None  # type: ignore[assignment]
     covered: Tensor = None  # type: ignore[assignment]
 
     def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
-        return super().probability(drafter, self._place(tokens)) * self.covered[tokens]
+        return super().probability(drafter, self._places[tokens]) * self.covered[tokens]
 
-    def _place(self, tokens: Tensor) -> Tensor:
-        return torch.searchsorted(self.ids, tokens).clamp(max=len(self.ids) - 1)
+    @cached_property
+    def _places(self) -> Tensor:
+        """[V] the place of each token among `ids`; 0 for the others, which count nowhere."""
+        places = torch.zeros_like(self.covered, dtype=torch.int64)
+        places[self.ids] = torch.arange(len(self.ids), device=places.device)
+        return places
 
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
         reduced = None if target is None else target[..., self.ids]
-        return super().__call__(drafter, reduced, self._place(tokens)) * self.covered[tokens]
+        return super().__call__(drafter, reduced, self._places[tokens]) * self.covered[tokens]

@@ -18,10 +18,12 @@ from foretoken.sampling.sequence import Sequence
 
 @dataclass
 class _Kept:
-    """The states that the first root after the prompt and the present root were read from."""
+    """The states that the first root after the prompt and the present root were read from, and how
+    many tokens have been read in prefill."""
 
     prompt: Tensor
     last: Tensor
+    read: int = 0
 
 
 class RootStates(Protocol):
@@ -62,11 +64,19 @@ class LastStates:
         picked = states[places[:, 0], places[:, 1]]  # a copy, so that the pass can be freed
         for sequence, step, state in zip(sequences, steps, picked.unbind(0), strict=True):
             if step.read:
-                sequence.state[self] = _Kept(state, state)
+                self._read(sequence, step, states[step.row], state)
             elif self in sequence.state:
                 sequence.state[self].last = state
             else:  # a prompt of one token, which was never prefilled
                 sequence.state[self] = _Kept(state[:0], state)
+
+    def _read(self, sequence: Sequence, step: Step, states: Tensor, last: Tensor) -> None:
+        """Keep the last state of a chunk, and the prompt's where the chunk [S, D] has it."""
+        kept = sequence.state.setdefault(self, _Kept(last[:0], last))
+        slot = prompt_slot(sequence, step, kept.read)
+        if slot is not None:
+            kept.prompt = states[slot].clone()
+        kept.last, kept.read = last, kept.read + step.read - step.source
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
         """The copy starts after the prompt, however far the other is."""
@@ -96,6 +106,18 @@ def drafting(
 def last_slot(step: Step) -> int:
     """The slot after which the last token was sampled; in prefill the last one read."""
     return step.read - 1 if step.read else step.path[-1] if step.path else 0
+
+
+def prompt_slot(sequence: Sequence, step: Step, before: int) -> int | None:
+    """The slot, in a chunk that is read, after which the first token after the prompt is sampled;
+    None where the chunk doesn't have it. before: tokens that earlier chunks had. A text that starts
+    again is read from its beginning, and its output as a prompt's end; any other has no output yet,
+    and may have been read in part for another text."""
+    if not sequence.output:
+        slot = step.read - 1
+    else:
+        slot = step.source + sequence.prompt_length - 2 - before
+    return slot if step.source <= slot < step.read else None
 
 
 def kept_slots(step: Step) -> list[int]:

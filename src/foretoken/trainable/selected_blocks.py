@@ -138,7 +138,9 @@ class SelectedModule(BlockModule):
             return loss * weight
 
         more = (of_selector, list(selector.parameters()))
-        return predictions_loss(lesson, states, row, token, ahead, objective, more=more)
+        given = states, row, token, ahead, objective
+        loss, self.total = predictions_loss(lesson, *given, more=more)
+        return loss
 
     def scores(self, states: Tensor, before: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
         return self.selected(states, head(states), before)

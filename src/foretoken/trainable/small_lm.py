@@ -85,7 +85,8 @@ class TrainedLM(Trained):
         row, token = counts.nonzero(as_tuple=True)  # [P]
         before, goal = states[row, token - 1], lesson.tokens[row, token]
         share = lesson.weight[row, token]
-        share = share / share.sum().clamp(min=1e-9)
+        self.total = share.sum()
+        share = share / self.total.clamp(min=1e-9)
         target_states = lesson.hidden[-1][row, token - 1] if objective.reads_target else None
 
         def measure(at: slice, part: Tensor) -> Tensor:

@@ -12,15 +12,23 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.online import Online
+from foretoken.drafters.shared.learner import ModuleWeights
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.specdec import SpecDec, SpecDecModel
 from foretoken.errors import ForetokenError
+from foretoken.models.load import load_model
+from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, logits_after
 from foretoken.testing.checks import greedy_reference
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
+from lessons import seeded
 from online_serving import GREEDY, PROMPTS_OF_23, answered, served
+from stored_models import written
 
 
 def test_decoding_never_waits(small: Pair, folder: Path) -> None:
@@ -47,6 +55,30 @@ def test_decoding_never_waits(small: Pair, folder: Path) -> None:
     engine.step()
     assert learner.version == 1 and drafter.parts[0].small_models[0] is not before
     learner.settle()
+
+
+def test_what_serves_a_copy_is_refused(small: Pair) -> None:
+    """Its versions would never be drafted with."""
+    module = seeded(SpecDecModel, small, masks=2)
+    with pytest.raises(ForetokenError, match="'specdec' drafts with a packed copy"):
+        Online([SpecDec(module)]).bind(ModelTarget(small.target, 1, 32))
+
+
+@pytest.mark.parametrize("model_impl", ["native", "transformers"])
+def test_heads_learn_from_capped_logits(tmp_path: Path, model_impl: str) -> None:
+    """Those of the head that they are served with, and gradients pass."""
+    folder = written(tmp_path, "gemma2", final_logit_softcapping=2.0)
+    target = ModelTarget(load_model(folder, model_impl=model_impl, dtype=torch.float32), 1, 32)
+    module = MedusaHeads(Facts.of(target), num_heads=1, own_lm_heads=False)
+    head = ModuleWeights(module, target, torch.float32).head()
+    states = 3 * torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = target.head(states)
+    assert expected.abs().max() > 1.5
+    found = head(states.requires_grad_())
+    torch.testing.assert_close(found.detach(), expected, rtol=1e-4, atol=1e-4)
+    found.sum().backward()
+    assert states.grad is not None and states.grad.abs().sum() > 0
 
 
 def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:

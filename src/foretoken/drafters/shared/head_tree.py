@@ -32,6 +32,7 @@ from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.narrow import loaded
 from foretoken.trainable.rank_trees import (
+    PLANNED,
     Paths,
     fitting_paths,
     rank_counts,
@@ -164,9 +165,12 @@ class HeadTree(BaseDrafter):
         """The paths of a tree that was planned while serving."""
         return tuple(plan.paths)
 
-    def paths(self, heads: Heads) -> Paths:
-        """The tree that is drafted with these heads, where none is planned while serving."""
-        paths = tree_from_option(self.tree, self._most, heads.notes.get("rates"))
+    def paths(self, heads: Heads, training: bool = False) -> Paths:
+        """The tree that is drafted with these heads, where none is planned while serving; in
+        training the paper's as long as the rates that a tree is planned by aren't counted."""
+        rates = heads.notes.get("rates")
+        unknown = training and self.tree == PLANNED and not rates
+        paths = tree_from_option(PAPER if unknown else self.tree, self._most, rates)
         count = heads.shape["num_heads"]
         levels = draft_depth(
             self.num_speculative_tokens, count, f"the checkpoint has {count} heads"
@@ -175,7 +179,9 @@ class HeadTree(BaseDrafter):
 
     def acceptance(self, heads: Heads, lesson: Lesson) -> Tensor:
         """[B, T, depth] whether a step whose root is there accepts more than n places."""
-        return tree_acceptance(heads.ranks(lesson), lesson.max_nodes, self.paths(heads))
+        return tree_acceptance(
+            heads.ranks(lesson), lesson.max_nodes, self.paths(heads, training=True)
+        )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         paths = self._planner.tree(len(sequences), self._given)
@@ -214,9 +220,9 @@ class GrownHeadTree(HeadTree):
     """A `HeadTree` whose heads read what was drafted before them: it grows level by level, one head
     for each level."""
 
-    def paths(self, heads: Heads) -> Paths:
+    def paths(self, heads: Heads, training: bool = False) -> Paths:
         """The tree's paths level by level, in the order of `expand`."""
-        paths = tuple(sorted(super().paths(heads), key=lambda path: (len(path), path)))
+        paths = tuple(sorted(super().paths(heads, training), key=lambda path: (len(path), path)))
         widths_of(paths)  # raises for a tree that can't be grown
         return paths
 

@@ -22,14 +22,14 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access
-from foretoken.drafters.shared.mistakes import Buffer, Example, Head, batches, lesson
+from foretoken.drafters.shared.mistakes import Buffer, Example, Head, batches, head_of, lesson
 from foretoken.errors import ForetokenError, unknown
 from foretoken.machine import return_memory
 from foretoken.models.load import find, read_config
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.models.native.build import build_native
-from foretoken.trainable.checkpoint import Facts, Trained, weight_of
+from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
@@ -71,10 +71,7 @@ class ModuleWeights:
         self._access, self._dtype = access, dtype
 
     def head(self) -> Head:
-        """A product with the head's matrix, through which gradients can pass."""
-        like = torch.empty(0, dtype=self._access.dtype, device=self._access.device)
-        matrix = weight_of(self._access, self._access.width, like).to(self._dtype)
-        return lambda states: states @ matrix.T
+        return head_of(self._access, self._dtype)
 
     def build(self) -> list[Tensor]:
         pairs = zip(self.student.parameters(), self.served.parameters(), strict=True)
@@ -162,6 +159,11 @@ def learnable(drafter: Any, access: Access) -> tuple[Any, LearningWeights]:
         return drafter, SmallModelWeights(*given)
     if isinstance(drafter, Trainable):
         module = drafter.module.load(drafter.model, access)
+        if not module.serves_itself:
+            raise ForetokenError(
+                f"Method {module.method!r} drafts with a packed copy of its weights, which can't "
+                "be exchanged while it serves; learn online with 'online' and a small model."
+            )
         return replace(drafter, model=module), ModuleWeights(module, access, dtype)  # type: ignore[type-var]
     raise ForetokenError(
         f"{type(drafter).__name__} has no weights that could learn; use 'online' with a small "
@@ -264,11 +266,11 @@ class Learner:
         dtype, loss, weight = parameters[0].dtype, 0.0, 0.0
         for few in batches(examples, self._window):
             batch = lesson(few, head, access.embed, dtype, self._right_weight)
-            share = float(batch.weight.sum())
             with torch.enable_grad():
-                part = share * student(batch, self._objective)
-                part.backward()
-            loss, weight = loss + float(part.detach()), weight + share
+                mean = student(batch, self._objective)
+                share = student.counted(batch)
+                (share * mean).backward()
+            loss, weight = loss + share * float(mean.detach()), weight + share
         self.loss = loss / weight
         for parameter in parameters:
             if parameter.grad is not None:

@@ -13,13 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from foretoken.access import Access
 from foretoken.errors import ForetokenError
+from foretoken.models.load import read_config
 from foretoken.protocols import Step
+from foretoken.trainable.checkpoint import weight_of
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.root_states import kept_slots
 
@@ -126,6 +130,28 @@ class Buffer:
 
 Head = Callable[[Tensor], Tensor]
 """States [..., D] -> logits [..., V], or ids [...] -> embeddings [..., D]."""
+
+
+def head_of(access: Access, dtype: torch.dtype) -> Head:
+    """The target's head as a product with its matrix, through which gradients pass: a backend's own
+    product may have none."""
+    like = torch.empty(0, dtype=access.dtype, device=access.device)
+    matrix, cap = weight_of(access, access.width, like).to(dtype), _logit_cap(access)
+    if cap is None:
+        return lambda states: states @ matrix.T
+    matrix = (matrix / cap).atanh() * cap  # the head had capped it
+    return lambda states: (states @ matrix.T / cap).tanh() * cap
+
+
+def _logit_cap(access: Access) -> float | None:
+    """The target's soft cap c, if it has one: its logits l are c · tanh(l / c)."""
+    source = access.source
+    if source is None:
+        return None
+    from_file = isinstance(source, (str, Path))
+    config = read_config(Path(source), access.trust_remote_code) if from_file else source.config
+    cap: float | None = config.get_text_config().to_dict().get("final_logit_softcapping")
+    return cap
 
 
 def batches(examples: Seq[Example], most: int) -> Iterator[list[Example]]:
