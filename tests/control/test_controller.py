@@ -376,6 +376,57 @@ def test_a_copier_that_saves_nothing_is_queried_by_its_budget() -> None:
     assert 0.8 * 50 <= queries <= 50  # half a per cent of 1000 plain passes of 10 ms
 
 
+def test_a_query_costs_what_the_longest_draft_does() -> None:
+    """Also of a copier that takes longer for a longer one: it isn't asked for nothing."""
+    costs = CostModel({1: 1.0, 64: 1.1}, {"0": DraftCost(level=0.05)})
+    control = choosing(costs, [rates(0.0)], [])
+    asked = []
+    for _ in range(1000):
+        asked.append(control.copiers_to_query(1))
+        control.record_step(control.choose([Row(64, [History()])]), asked[-1], [0])
+    assert len([some for some in asked[500:] if some]) < 10
+    assert asked[0] == [0] and any(asked[500:])  # within its budget it is
+
+
+def slowed(level: float, accepted: int, steps: int) -> tuple[list[Choice], float, CostModel]:
+    """Steps with a part that was learned to take five times as long as was measured, 3 ms a level,
+    and takes `level` ms now. What the drafts lost, in ms, given that so many tokens of each are
+    accepted."""
+    costs = CostModel({1: 10.0, 64: 12.0}, {"0": DraftCost(level=3.0)})
+    for _ in range(200):
+        costs.record_pass_time(5, 10.1)
+        costs.record_draft_time("0", 1, 4, 60.0)
+    assert costs.drafts["0"].level > 12
+    control, choices, lost = choosing(costs, [rates(*[0.8] * MOST)], [0]), [], 0.0
+    for _ in range(steps):
+        choice = control.choose([Row(64, [History()])])
+        nodes, extra = choice.nodes[0], 0.0
+        if nodes:
+            extra = costs.extra_ms("0", 1, nodes, level * nodes)
+            lost += choice.ms + extra - (1 + accepted) * costs.curve(1)
+        control.record_step(choice, [], [accepted if nodes else 0], extra)
+        costs.record_pass_time(1 + nodes, costs.curve(1 + nodes))
+        costs.record_draft_time("0", 1, nodes, level * nodes)
+        choices.append(choice)
+    return choices, lost, costs
+
+
+def test_what_was_dear_for_a_while_is_tried_again() -> None:
+    """Else it would be left for ever: what a draft costs shows in drafts only."""
+    choices, _, costs = slowed(3.0, 1, 8000)
+    usual = [choice for choice in choices[-1000:] if choice.nodes[0] and not choice.trial]
+    assert len(usual) > 900
+    assert costs.drafts["0"].level == pytest.approx(3.0, rel=0.1)
+
+
+def test_what_stays_dear_is_tried_within_the_budget() -> None:
+    choices, lost, costs = slowed(15.0, 0, 20_000)
+    drafts = [choice for choice in choices if choice.nodes[0]]
+    assert drafts and all(choice.trial for choice in drafts)
+    assert lost <= 0.005 * sum(choice.ms for choice in choices)
+    assert costs.drafts["0"].level > 12
+
+
 def test_a_query_must_save_more_than_it_costs() -> None:
     """Half as much again, as drafts look better than they are; else it comes out of the budget."""
     control = choosing(CostModel(FLAT, {"0": DraftCost(call=1.0)}, fixed=True), [rates(0.5)], [])

@@ -64,6 +64,33 @@ def test_a_drafter_that_is_dearer_than_measured() -> None:
     assert costs.drafts["small"].level == pytest.approx(3.0, rel=0.1)
 
 
+def test_what_a_draft_is_hoped_to_cost() -> None:
+    """What was learned as long as it counts, then what was measured; no more than was learned."""
+    for real in (12.0, 2.0):
+        costs = model()
+        for _ in range(300):
+            costs.record_draft_time("small", 1, 4, real)
+        learned = costs.drafts["small"].level
+        assert costs.hoped("small").level == pytest.approx(learned, rel=0.01)
+        costs.forget("small", 100)
+        assert costs.hoped("small").level == pytest.approx(min(learned, 1.0), rel=0.01)
+        assert costs.drafts["small"].level == learned
+
+
+def test_a_draft_that_read_what_it_missed_can_only_be_cheaper() -> None:
+    """Than was learned, and not than was measured."""
+    costs = model()
+    costs.record_computed("small", 1, 4, 400.0, 30)
+    costs.record_computed("small", 1, 4, 0.1, 30)
+    assert costs.drafts["small"].level == 1.0
+    for _ in range(300):
+        costs.record_computed("small", 1, 4, 12.0, 1)
+    assert costs.drafts["small"].level == pytest.approx(3.0, rel=0.1)
+    for _ in range(300):
+        costs.record_computed("small", 1, 4, 0.1, 30)
+    assert costs.drafts["small"].level == pytest.approx(1.0)
+
+
 def test_a_pause_is_no_cost() -> None:
     """One step in fifty takes a hundred times as long."""
     costs = model()
@@ -116,6 +143,7 @@ def test_a_slow_machine_is_no_surprise() -> None:
         costs.record_pass_time(1, 40.0)
     assert costs.extra_ms("small", 1, 4, 16.0) == pytest.approx(0.0, abs=1e-6)
     assert costs.extra_ms("small", 1, 4, 20.0) == pytest.approx(1.0, rel=1e-3)
+    assert costs.extra_ms("small", 1, 4, 12.0) == pytest.approx(-1.0, rel=1e-3)
     costs.record_draft_time("small", 1, 4, 16.0)
     assert costs.drafts["small"].level == pytest.approx(1.0)
     costs.record_draft_time("small", 1, 4, 4.0)  # at this pace it is cheaper than measured

@@ -109,10 +109,12 @@ def test_more_accepted_than_tested_is_all_accepted(rates: Path) -> None:
 
 def test_what_cannot_be_written_is_told(monkeypatch: Any, tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr("foretoken.control.knowledge.cache_folder", lambda: tmp_path / "file")
-    with caplog.at_level(logging.WARNING):
-        keep(learned())
-    assert "learned at every start" in caplog.text
+    for folder in (tmp_path / "file", tmp_path / ("x" * 300)):  # the second can't be looked for
+        monkeypatch.setattr("foretoken.control.knowledge.cache_folder", lambda to=folder: to)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            keep(learned())
+        assert "learned at every start" in caplog.text
 
 
 def test_nothing_new_is_not_written(rates: Path) -> None:

@@ -15,6 +15,7 @@ from foretoken.tune.options import Tuner, tune
 
 SHORT = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 CONFIG = {"method": "pld", "prompt_lookup_max": 2}
+THRESHOLD = "assistant_confidence_threshold"
 
 
 def test_the_fastest_that_was_timed(pair: Pair) -> None:
@@ -37,6 +38,20 @@ def test_given_options_stay_by_any_name(pair: Pair) -> None:
     config = {"method": "pld", "num_assistant_tokens": 3, "max_matching_ngram_size": 2}
     tuner = Tuner(LLM(pair.target), config, PROMPTS[:1], SHORT)
     assert set(tuner.space) == {"prompt_lookup_min"}
+
+
+def test_a_given_schedule_has_no_threshold_to_search(pair: Pair) -> None:
+    """Unless it has one: then every candidate is tried, and none is refused."""
+    pytest.importorskip("optuna")
+    name = "num_assistant_tokens_schedule"
+    for schedule, searched in (("constant", []), ("confidence", [THRESHOLD])):
+        config = {"method": "sps", "model": pair.draft, name: schedule}
+        tuner = Tuner(LLM(pair.target), config, PROMPTS[:1], SHORT)
+        assert set(tuner.space) == {"num_speculative_tokens", *searched}
+        assert len(tuner.search(6, 0, lambda: None)) == 6
+    with pytest.raises(ForetokenError, match="no option that can be tuned"):
+        config = {"method": "sps", "model": pair.draft, name: "constant", "num_assistant_tokens": 3}
+        Tuner(LLM(pair.target), config, PROMPTS[:1], SHORT)
 
 
 def test_a_prompt_that_cannot_be_answered(pair: Pair) -> None:

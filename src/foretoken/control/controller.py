@@ -71,14 +71,13 @@ class Controller:
         self.shapes = [chain(self._most) for _ in self.names]  # of what each would compute
         self._seen = [0] * len(self.names)  # trees that shapes were learned from
         self._levels = [Levels() for _ in self.names]
-        self._savings = [
-            _FIRST_QUERIES * self.costs.drafts[name](1, 0) for name in self.names
-        ]  # ms
+        every = range(len(self.names))
+        self._savings = [_FIRST_QUERIES * self._query_ms(part, 1) for part in every]  # ms
         self._promised = [0.0] * len(self.names)  # mean tokens expected from a copy
         self._queries = [1] * len(self.names)
         self._uncopied = 1.0  # tokens a millisecond of steps without copies, in those of plain ones
         self._query_budget = self._trial_budget = 0.0  # ms
-        self._unread = 0.0  # ms of reading for the latest trial, if it was too dear
+        self._saved_up = 0.0  # ms for reading and dear drafts of the latest trial, if too dear
         self._idle = self._since_trial = self._since_look = 0
         self._pause = _TRIAL_PAUSE
         self._computed = True  # whether a part computed in the last step; true at first
@@ -101,7 +100,7 @@ class Controller:
         """The copiers whose query pays for this many sequences, or that are due for another one."""
         queried = []
         for part in self.copiers.copy():
-            cost = self.costs.drafts[self.names[part]](sequences, 0)
+            cost = self._query_ms(part, sequences)
             if self._savings[part] < _WORTHWHILE * cost:
                 if self._query_budget < cost:
                     continue
@@ -111,6 +110,10 @@ class Controller:
             queried.append(part)
         return queried
 
+    def _query_ms(self, part: int, sequences: int) -> float:
+        """What a query of a copier costs, which is asked for the longest draft."""
+        return self.costs.drafts[self.names[part]](sequences, self._most)
+
     def idle_steps(self, sequences: int) -> int:
         """How many of the next steps may be plain ones without a decision, given that no copier is
         queried now. The caller reports those that it makes by `idled`."""
@@ -119,7 +122,7 @@ class Controller:
         earned = self._share / 2 * self.costs.passes(sequences, self._most)[0]
         steps = float(self._idle if self.computing else _LONGEST_PAUSE)
         for part in self.copiers if earned else ():
-            missing = self.costs.drafts[self.names[part]](sequences, 0) - self._query_budget
+            missing = self._query_ms(part, sequences) - self._query_budget
             steps = min(steps, missing / earned)
         return max(1, int(steps))
 
@@ -246,12 +249,13 @@ class Controller:
         self, rows: Seq[Row], copied_gains: Seq[list[float]], computing: Seq[int], hope: float = 0.0
     ) -> Plan:
         """The best plan, in which at most one of these drafters computes; `hope` standard errors
-        are added to its acceptance rates."""
+        are added to its acceptance rates, and then its cost is the hoped one, too."""
         planner, reading = self._planner(len(rows)), self._reading(rows)
         copies = best = planner.copying(copied_gains, reading)
         for part in computing:
             own = [self._expected(row, part, self.shapes[part], hope) for row in rows]
-            cost, missed = self.costs.drafts[self.names[part]], self._missed(part, rows) / _USES
+            name, missed = self.names[part], self._missed(part, rows) / _USES
+            cost = self.costs.hoped(name) if hope else self.costs.drafts[name]
             reach = self.shapes[part].reach
             levels = self._levels[part].expected(reach[-1])
             drafting = [
@@ -264,30 +268,50 @@ class Controller:
         return best
 
     def _trial(self, rows: Seq[Row], copied_gains: Seq[list[float]], best: Plan) -> Choice | None:
-        """A step that would be the best if drafters were better than their counts show, or None
-        where there is none or the budget doesn't allow it.
+        """A step that would be the best if drafters were better than their counts show, and no
+        dearer than hoped, or None where there is none or the budget doesn't allow it.
 
-        The counts of drafters that compute fade at each trial, so that all are tried again.
+        The counts of drafters that compute fade at each trial, and so does what was learned of
+        their costs, so that all are tried again.
         """
         for part in self.computing:
             self.rates[part].forget(self._pause // _TRIAL_PAUSE)
-        self._since_trial, self._unread = 0, 0.0
-        hoped = self._best(rows, copied_gains, self.computing, _OPTIMISM)
-        if hoped.part is None or not self._planner(len(rows)).better(hoped, best):
-            return None
-        tokens = float(len(rows))
-        for row, copied, nodes, computes in zip(
-            rows, copied_gains, hoped.nodes, hoped.computes, strict=True
-        ):
-            own = self._expected(row, hoped.part, self.shapes[hoped.part]) if computes else copied
-            tokens += tokens_at(own, nodes)
-        missed = self._missed(hoped.part, rows) * (1 - 1 / _USES)
-        if hoped.ms + missed - tokens / best.speed > self._trial_budget:
-            self._unread = missed
-            return None
-        choice = self._assigned(rows, copied_gains, hoped)
-        choice.trial = best.speed
-        return choice
+            self.costs.forget(self.names[part], self._pause // _TRIAL_PAUSE)
+        self._since_trial, self._saved_up = 0, 0.0
+        for most in (self._most, 1):  # a single node shows what drafts cost, too
+            cut = [replace(row, room=min(row.room, most)) for row in rows]
+            hoped = self._best(cut, copied_gains, self.computing, _OPTIMISM)
+            if hoped.part is None or not self._planner(len(rows)).better(hoped, best):
+                return None
+            missed = self._missed(hoped.part, rows) * (1 - 1 / _USES)
+            dearer = self._dearer(hoped.part, hoped, len(rows))
+            hoped.ms += dearer  # a trial pays for what its draft is expected to take
+            tokens = self._tokens(hoped.part, hoped, rows, copied_gains)
+            loss = hoped.ms + missed - tokens / best.speed
+            if loss <= self._trial_budget:
+                choice = self._assigned(rows, copied_gains, hoped)
+                choice.trial = best.speed
+                return choice
+            self._saved_up = missed + dearer
+            if loss - dearer > self._trial_budget:
+                break
+        return None
+
+    def _tokens(self, part: int, plan: Plan, rows: Seq[Row], gains: Seq[list[float]]) -> float:
+        """What a plan is expected to yield without optimism. gains: of the copies."""
+        drafts = [
+            self._expected(row, part, self.shapes[part]) if computes else copied
+            for row, copied, computes in zip(rows, gains, plan.computes, strict=True)
+        ]
+        return len(rows) + sum(map(tokens_at, drafts, plan.nodes))
+
+    def _dearer(self, part: int, plan: Plan, sequences: int) -> float:
+        """By how many milliseconds a plan's draft is expected to take longer than was hoped."""
+        taken = zip(plan.nodes, plan.computes, strict=True)
+        level = self.shapes[part].reach[max(nodes for nodes, computes in taken if computes)]
+        levels, name = self._levels[part].expected(level)[level], self.names[part]
+        expected, hoped = self.costs.drafts[name], self.costs.hoped(name)
+        return expected(sequences, levels) - hoped(sequences, levels)
 
     def _assigned(self, rows: Seq[Row], copied_gains: Seq[list[float]], plan: Plan) -> Choice:
         """The plan's draft for each sequence."""
@@ -345,7 +369,8 @@ class Controller:
 
         accepted: tokens of each sequence. queried: copiers. extra_ms: by how many milliseconds
         drafting took longer than expected (a model that did not run for a while first reads what it
-        missed). drafted: nodes of each sequence, where a draft may have ended early.
+        missed), or less if negative. drafted: nodes of each sequence, where a draft may have ended
+        early.
         """
         for part in {taker for taker in choice.takers if taker in self.computing and drafted}:
             rows = [row for row, taker in enumerate(choice.takers) if taker == part]
@@ -359,15 +384,16 @@ class Controller:
             )
         for part in queried:
             self._queries[part] += 1
-            cost = self.costs.drafts[self.names[part]](len(accepted), 0)
+            cost = self._query_ms(part, len(accepted))
             least = _SAVING_RATE if self._savings[part] >= _WORTHWHILE * cost else _RARE_RATE
             share = max(least, 1 / self._queries[part])
             self._savings[part] += share * (choice.saved.get(part, 0.0) - self._savings[part])
 
     def _earn(self, ms: float, sequences: int) -> None:
-        """Add a step's share of time to the budgets for queries and for trials; what a trial has to
-        read is saved up in addition, however long it takes."""
+        """Add a step's share of time to the budgets for queries and for trials; what a trial takes
+        for reading and for a draft that is dearer than hoped is saved up in addition, however long
+        it takes."""
         most = _BUDGET_PASSES * self.costs.passes(sequences, self._most)[0]
         earned = self._share / 2 * ms
         self._query_budget = min(most, self._query_budget + earned)
-        self._trial_budget = min(most + self._unread, self._trial_budget + earned)
+        self._trial_budget = min(most + self._saved_up, self._trial_budget + earned)

@@ -3,7 +3,8 @@
 Costs are measured beforehand and corrected by real steps. A step's time, compared with the expected
 one, shows two things: how fast the machine is now (the median of the last few steps), and how the
 cost of this kind of step compares with the others' (learned slowly). So a machine that slows down
-as a whole changes no choice.
+as a whole changes no choice. What was learned of a drafter counts for less the longer ago it was:
+one that was dear for a while is then hoped to cost what was measured, and tried again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ _RECENT = 9  # steps whose median gives the speed of the machine
 _SLOWEST = 0.05  # least share of a surprise that corrects the step's own cost
 _CLIP = 0.5  # nats; a larger surprise is cut to this, since a pause is not a cost
 _REBUILD_EVERY = 8  # steps, after which curve and tables are computed again
+_FORGET = 0.9  # share of a draft's timings that still counts after `forget`
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class DraftCost:
 
     def __call__(self, sequences: int, levels: float) -> float:
         return self.call * sequences + self.level * levels
+
+    def times(self, factor: float) -> DraftCost:
+        return DraftCost(self.call * factor, self.level * factor)
 
 
 def unmeasured(plain_ms: float, draws: bool) -> DraftCost:
@@ -68,7 +73,8 @@ class CostModel:
         self._recent: deque[float] = deque(maxlen=_RECENT)  # log of real over expected time
         self._sizes = sorted(target)
         self._ms = [target[size] for size in self._sizes]
-        self._measurements: dict[int | str, int] = {}  # of each cost, counted
+        self._measurements: dict[int | str, float] = {}  # of each cost, counted
+        self._learned = dict.fromkeys(drafts, 0.0)  # nats by which drafts are dearer than measured
         self._table: list[float] = []
         self._tables: dict[tuple[int, int], list[float]] = {}
         self._steps = 0
@@ -111,18 +117,44 @@ class CostModel:
 
     def extra_ms(self, name: str, sequences: int, levels: int, ms: float) -> float:
         """By how many milliseconds a real draft took longer than expected, given the machine's
-        present speed."""
+        present speed; negative where it took less."""
         expected = self.drafts[name](sequences, levels) * math.exp(self._pace)
-        return 0.0 if self._fixed else max(0.0, ms - expected) / math.exp(self._pace)
+        return 0.0 if self._fixed else (ms - expected) / math.exp(self._pace)
 
     def record_draft_time(self, name: str, sequences: int, levels: int, ms: float) -> None:
         """Learn from a real draft."""
-        cost = self.drafts[name]
-        expected = cost(sequences, levels)
-        if self._fixed or ms <= 0 or expected <= 0:
+        expected = self.drafts[name](sequences, levels)
+        if not self._fixed and ms > 0 and expected > 0:
+            self._learn(name, self._rate(name) * self._surprise(ms, expected))
+
+    def record_computed(
+        self, name: str, sequences: int, levels: int, ms: float, unread: int
+    ) -> None:
+        """Learn from a real draft for which at most so many tokens of a sequence were read. How
+        long reading more than one takes is guessed: then the cost can only fall, back to what was
+        measured at most."""
+        if unread <= 1:
+            self.record_draft_time(name, sequences, levels, ms)
             return
-        factor = math.exp(self._rate(name) * self._surprise(ms, expected))
-        self.drafts[name] = DraftCost(cost.call * factor, cost.level * factor)
+        wider = self.curve(sequences * unread) / self.curve(sequences) - 1
+        expected = self.drafts[name](sequences, levels + wider)
+        if not self._fixed and ms > 0 and expected > 0:
+            nats = self._rate(name) * self._surprise(ms, expected)
+            self._learn(name, min(0.0, max(nats, -self._learned[name])))
+
+    def forget(self, name: str, times: int = 1) -> None:
+        """Let what was learned of a draft's cost count for less."""
+        self._measurements[name] = _FORGET**times * self._measurements.get(name, 0)
+
+    def hoped(self, name: str) -> DraftCost:
+        """What a draft may cost: what was learned or, where that is more and hardly counts any
+        longer, what was measured."""
+        doubted = max(0.0, self._learned[name]) / (1 + self._measurements.get(name, 0))
+        return self.drafts[name].times(math.exp(-doubted))
+
+    def _learn(self, name: str, nats: float) -> None:
+        self._learned[name] += nats
+        self.drafts[name] = self.drafts[name].times(math.exp(nats))
 
     def _known(self, at: int, share: float) -> float:
         """Milliseconds there, as `_near` has it. Beyond the last measured size a pass takes no

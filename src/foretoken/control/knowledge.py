@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -77,7 +78,7 @@ class _File:
 
     def read(self, rates: Rates) -> None:
         try:
-            if self._path.exists():
+            if os.path.exists(self._path):  # False in a folder that can't be read
                 _add(rates, read_json(self._path, "acceptance rates", schema=_SCHEMA))
         except ForetokenError as error:
             _log.warning("%s What is accepted is learned anew.", error)

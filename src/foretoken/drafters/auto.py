@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
 
@@ -49,14 +49,14 @@ _COVERED = {"suffix": "pld"}
 @dataclass(slots=True)
 class _Drafted:
     """What `observe` must know of the step's draft. queried: copier -> seconds of its query. began,
-    decided, drafted: points in time, in seconds. late: parts that read missed tokens."""
+    decided, drafted: points in time, in seconds. unread: tokens that a part had yet to read."""
 
     choice: Choice
     queried: dict[int, float]
     began: float
     decided: float
     drafted: float
-    late: set[str] = field(default_factory=set)
+    unread: int = 1
 
 
 @dataclass(eq=False)
@@ -356,8 +356,8 @@ class Auto(Wrapper):
             for number in control.computing:
                 if number == choice.takers[row]:
                     history, nodes = histories[number], choice.nodes[row]
-                    if len(sequence.tokens) - len(step.tokens) - history.read > 1:
-                        now.late.add(self.names[number])
+                    unread = len(sequence.tokens) - len(step.tokens) - history.read
+                    now.unread = max(now.unread, unread)
                     history.record_pass(control.rates[number], shapes[row], nodes, step.path)
                     history.read = len(sequence.tokens) - 1
                 else:
@@ -384,16 +384,16 @@ class Auto(Wrapper):
     def _time(
         self, now: _Drafted, scored: float, sequences: Seq[Sequence], steps: Seq[Step]
     ) -> None:
-        """Every few steps, learn costs. The pass is the time from the draft's end to `scored`."""
+        """Learn costs, in trials and every few steps. The pass lasts from the draft to `scored`."""
         self._untimed += 1
-        if self._untimed < (_TIMED_EVERY if self._timed < _OFTEN else _LATER):
+        every = _TIMED_EVERY if self._timed < _OFTEN else _LATER
+        if self._untimed < every and not now.choice.trial:
             return
         self._untimed, self._timed, costs = 0, self._timed + 1, self.control.costs
         self._time_pass(scored - now.drafted, sequences, steps)
         after = perf_counter() - scored
         for number, seconds in now.queried.items():
             whole = 1000 * (seconds + after / len(now.queried))  # deciding is part of the query
-            costs.record_draft_time(self.names[number], len(steps), 0, whole)
+            costs.record_draft_time(self.names[number], len(steps), self.nodes, whole)
         for draft in self._drafts(now, steps):
-            if draft[0] not in now.late:  # else the time is that of reading, too
-                costs.record_draft_time(*draft)
+            costs.record_computed(*draft, now.unread)

@@ -8,8 +8,8 @@ time for is measured at the next start, and until then estimated and corrected b
 Measurements are cached in files under machine, threads, foretoken's version and loops, model and
 drafter: a model's speed is that of its shape, dtype and backend, whatever its weights are called. A
 file counts while a pass made now takes about as long as it says, since the machine may have been
-busy when it was made; those of drafts count with that of the passes. Where no file can be written,
-everything is measured at each start.
+busy when it was made; one of drafts counts only with that of the passes which it was made with.
+Where no file can be written, everything is measured at each start.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import hashlib
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -35,13 +36,16 @@ from foretoken.control.cost_model import CostModel, DraftCost, unmeasured
 from foretoken.control.curve import Curve
 from foretoken.engine.clock import Clock, TimedDrafter
 from foretoken.errors import ForetokenError
-from foretoken.files import read_json, write_json
+from foretoken.files import fingerprint, read_json, write_json
 from foretoken.machine import cache_folder, cores, processor
+from foretoken.models.gguf import files_of
+from foretoken.models.load import find
 from foretoken.models.model import CausalLM
 from foretoken.models.native.backends import kernels
 from foretoken.models.native.transformer import Transformer
 from foretoken.models.seq2seq.target import target_for
 from foretoken.protocols import Drafter, Target, Verifier
+from foretoken.registry import FILES
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
@@ -97,15 +101,14 @@ def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
     model, until = loop.target.model, perf_counter() + _AT_MOST
     here = [*_machine(model.device), *shape_of(model)]
     known = _File.of(here)
-    passes, drafts = completed(_passes(model, known, until)), dict[str, DraftCost]()
-    stale = passes[1] != known.ms.get("1")  # the machine was busy when files were made, or is now
-    for name, part in parts.items():
-        guess = _estimated(model, part, passes[1])
-        file = _File.of([*here, *_identity(part), _DRAFT])
-        file = file.cleared() if stale else file
-        drafts[name] = _draft(loop, part, file, until, passes, guess)
+    timed_passes, pace = _passes(model, known, until)
+    passes, drafts, of = completed(timed_passes), dict[str, DraftCost](), dict[str, str]()
     own = _weights(model)
-    of = {name: "\n".join([*own, *_identity(part), *_small(part)]) for name, part in parts.items()}
+    for name, part in parts.items():
+        guess, identity = _estimated(model, part, passes[1]), _identity(part)
+        file = _File.of([*here, *identity, _DRAFT], passes[1])
+        drafts[name] = _draft(loop, part, file, until, passes, guess, pace)
+        of[name] = "\n".join([*own, *identity, *_small(part)])
     packed = isinstance(model, Transformer) and model.packs
     stored = loop.target.budget.dtype or model.dtype
     cell = 2 * model.layers * model.kv_heads * model.head_dim * stored.itemsize
@@ -184,9 +187,9 @@ def _wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _passes(model: CausalLM, file: _File, until: float) -> dict[int, float]:
+def _passes(model: CausalLM, file: _File, until: float) -> tuple[dict[int, float], float]:
     """Milliseconds of a pass by its tokens: of one token in any case, of others as the file has
-    them or as there is time before `until`."""
+    them or as there is time before `until`; and the pace of that machine against this one's."""
     began = perf_counter()
     probe = PassProbe(model, 1, 1, max(1, min(max(WIDTHS), model.max_length - 2)))
     _wait(model.device)
@@ -206,7 +209,7 @@ def _passes(model: CausalLM, file: _File, until: float) -> dict[int, float]:
     if now:
         kept |= {width: ms * pace for width, ms in now.items()}
         file.write({str(width): kept[width] for width in sorted(kept)})
-    return kept
+    return kept, pace
 
 
 def _timed_widths(
@@ -250,9 +253,10 @@ def _draft(
     until: float,
     passes: Mapping[int, float],
     guess: DraftCost,
+    pace: float,
 ) -> DraftCost:
-    """What drafts of a part cost: as the file has it, or by real steps after a text with something
-    to copy, or the guess where there is no time or no room for these."""
+    """What drafts of a part cost at the passes' pace: as the file has it, or by real steps after a
+    text with something to copy, or the guess where there is no time or no room for these."""
     if "call" in file.ms and file.ms.keys() <= {field.name for field in fields(DraftCost)}:
         return DraftCost(**file.ms)
     steps = 2 * sum(passes[4] + guess(1, levels) for levels in _LENGTHS)
@@ -263,6 +267,7 @@ def _draft(
     few, short, many, long = map(median, zip(*rounds, strict=True))
     early = many <= few and bool(part.small_models)
     ms = _early(few, max(short, long)) if early else _line(few, short, many, long)
+    ms = {name: time * pace for name, time in ms.items()}
     file.write(ms)
     return DraftCost(**ms)
 
@@ -314,17 +319,30 @@ def _line(few: float, short: float, many: float, long: float) -> dict[str, float
 
 
 def _identity(part: Drafter) -> list[str]:
-    """What a drafter's speed depends on: its kind, its options, the models that it runs."""
+    """What a drafter's speed depends on: its kind, its options, its models or files, its parts."""
     given = {key: value for key, value in vars(part).items() if not key.startswith("_")}
     options = [f"{key}={given[key]}" for key in sorted(given) if isinstance(given[key], _PLAIN)]
     # A model that was passed as an object is listed twice, as in the files of earlier versions.
     models = [model for value in given.values() for model in part.small_models if model is value]
     shapes = [line for model in (*models, *part.small_models) for line in shape_of(model)]
-    return [type(part).__name__, *options, *shapes]
+    inner = [line for one in part.parts for line in _identity(one)]
+    return [type(part).__name__, *options, *shapes, *(shapes or _contents(given)), *inner]
+
+
+def _contents(given: Mapping[str, object]) -> list[str]:
+    """What tells trained heads and datastores from others, whatever their names."""
+    found = []
+    for name in map(given.get, FILES):
+        with contextlib.suppress(ForetokenError, OSError):  # gone since it was read
+            if isinstance(name, (str, Path)):
+                place = Path(name) if os.path.exists(name) else find(name)
+                found.append(fingerprint(*files_of(place)))
+    return found
 
 
 def _small(part: Drafter) -> list[str]:
-    return [line for model in part.small_models for line in _weights(model)]
+    own = [line for model in part.small_models for line in _weights(model)]
+    return own + [line for one in part.parts for line in _small(one)]
 
 
 def _weights(model: CausalLM) -> list[str]:
@@ -352,32 +370,28 @@ def _release() -> str:
 
 @dataclass(frozen=True)
 class _File:
-    """A cached measurement. of: what it depends on. ms: none where there is no file, or a damaged
-    one."""
+    """A cached measurement. key: what it depends on. ms: none where there is no file, a damaged
+    one, or one that was made with another plain pass than `plain`, where that counts."""
 
     path: Path
     key: Seq[str]
     ms: Mapping[str, float]
+    plain: float | None = None
 
     @classmethod
-    def of(cls, key: Seq[str]) -> _File:
+    def of(cls, key: Seq[str], plain: float | None = None) -> _File:
         name = hashlib.sha256(json.dumps(list(key)).encode()).hexdigest()[:24]
         path = cache_folder() / "costs" / f"{name}.json"
         with contextlib.suppress(ForetokenError):
-            ms = read_json(path, "measured costs").get("ms") if path.exists() else None
+            data = read_json(path, "measured costs")
+            ms = data.get("ms") if data.get("plain") == plain else None
             if isinstance(ms, dict) and all(_is_time(value) for value in ms.values()):
-                return cls(path, key, ms)
-        return cls(path, key, {})
-
-    def cleared(self) -> _File:
-        """The same without what it has, which no later start takes for true either."""
-        if self.ms:
-            self.write({})
-        return replace(self, ms={})
+                return cls(path, key, ms, plain)
+        return cls(path, key, {}, plain)
 
     def write(self, ms: Mapping[str, float]) -> None:
         try:
-            write_json(self.path, {"of": list(self.key), "ms": ms})
+            write_json(self.path, {"of": list(self.key), "plain": self.plain, "ms": ms})
         except ForetokenError as error:
             _log.warning("%s What steps cost is measured at every start.", error)
 

@@ -115,7 +115,10 @@ class Tuner:
         self._config, self.interrupted = dict(config), False
         self._draft: CausalLM | None = None  # read once, where the config names it
         self._every = options_of(str(config["method"]))
-        free = self._every - {self._own_name(key) for key in config}
+        given = {self._own_name(key): value for key, value in config.items()}
+        free = self._every - given.keys()
+        if _SCHEDULE in given and not _has_threshold(given[_SCHEDULE]):
+            free -= {_THRESHOLD}
         self.space = {name: SPACE[name] for name in SPACE if name in free}
         if not self.space:
             raise ForetokenError(f"Method {config['method']!r} has no option that can be tuned.")
@@ -155,10 +158,11 @@ class Tuner:
         return sorted(candidates, key=lambda one: -one.tokens_per_second)
 
     def _asked(self, trial: Any) -> Config:
-        """A point of the space; a threshold only for a schedule that has one."""
+        """A point of the space; a threshold only for a schedule that has one, as one that is given
+        has."""
         config: Config = {}
         for name, space in self.space.items():
-            if name != _THRESHOLD or name in _fields(config.get(_SCHEDULE, "confidence")):
+            if name != _THRESHOLD or _has_threshold(config.get(_SCHEDULE, "confidence")):
                 config[name] = space.ask(trial, name)
         return config
 
@@ -283,8 +287,10 @@ def _different(candidates: Seq[Candidate]) -> list[Candidate]:
     return different
 
 
-def _fields(schedule: str) -> set[str]:
-    return {field.name for field in dataclasses.fields(SCHEDULES[schedule])}
+def _has_threshold(schedule: object) -> bool:
+    """Whether it is the name of a schedule with one; a rule itself has all of its options."""
+    rule = SCHEDULES.get(schedule) if isinstance(schedule, str) else None
+    return rule is not None and _THRESHOLD in {field.name for field in dataclasses.fields(rule)}
 
 
 def _measured(stats: EngineStats) -> Any:

@@ -113,6 +113,18 @@ def test_no_cache_folder_can_be_written(
         kernels.library.cache_clear()
 
 
+def test_a_cache_folder_that_cannot_be_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loops are built all the same."""
+    monkeypatch.setenv("FORETOKEN_CACHE", str(tmp_path / ("x" * 300)))
+    (tmp_path / "built.so").write_text("loops")
+    monkeypatch.setattr(kernels, "_built", lambda compiler, folder: tmp_path / "built.so")
+    with kernels._shared_object("g++") as file:
+        assert file.read_text() == "loops"
+    assert "at every start" in caplog.text
+
+
 @needs_compiler
 def test_a_compiler_that_fails(
     cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

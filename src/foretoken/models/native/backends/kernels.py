@@ -146,8 +146,7 @@ def _bound(loops: ctypes.CDLL) -> ctypes.CDLL:
 def _shared_object(compiler: str) -> Iterator[Path]:
     """The file for this source, compiler and CPU; where none can be kept, one for this block."""
     key = _digest("\n".join((*_sources(), compiler, *_FLAGS, _cpu())).encode())
-    kept = (cache_folder() / "kernels").glob(f"{key}-*.so")
-    if (sound := next(filter(_is_sound, sorted(kept)), None)) is not None:
+    if (sound := next(filter(_is_sound, _kept(key)), None)) is not None:
         yield sound
         return
     with tempfile.TemporaryDirectory() as folder:
@@ -160,6 +159,14 @@ def _shared_object(compiler: str) -> Iterator[Path]:
             _log.warning("%s The loops for this CPU are built anew at every start.", error)
             file = built
         yield file
+
+
+def _kept(key: str) -> list[Path]:
+    """The files that were built for this key; none in a folder that can't be read."""
+    try:
+        return sorted((cache_folder() / "kernels").glob(f"{key}-*.so"))
+    except OSError:
+        return []
 
 
 def _sources() -> list[str]:
