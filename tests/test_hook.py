@@ -24,6 +24,7 @@ from foretoken import ForetokenError, assisted
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.length import Fixed
 from foretoken.models.hf import generate
+from foretoken.zoo import names, path
 
 LETTERS = "0123abcdefghijklmnopqrstuvwxyz.!"
 VOCAB, PAD, EOS = len(LETTERS), 0, 3
@@ -272,6 +273,16 @@ def test_stopping_criteria(model: Any, draft: Any, criterion: Callable[[], Any])
     criteria = tf.StoppingCriteriaList([criterion()])
     want = check_equal(model, draft, INPUTS, stopping_criteria=criteria, max_new_tokens=40)
     assert want.shape[1] < 9 + 40
+
+
+def test_a_row_that_a_criterion_ended_is_padded(model: Any, draft: Any) -> None:
+    """Also without an end-of-text token, where plain decoding lets it go on until all end."""
+    arguments = {"stopping_criteria": [OnRow()], "max_new_tokens": 40, "eos_token_id": None}
+    plain = model.generate(**INPUTS, **arguments).tolist()
+    ended = [row[:end] + [PAD] * (25 - end) for row, end in zip(plain, (13, 25, 19), strict=True)]
+    assert plain != ended
+    for hook in hooks(draft).values():
+        assert model.generate(**INPUTS, custom_generate=hook, **arguments).tolist() == ended
 
 
 def test_criterion_is_asked_token_by_token(model: Any, draft: Any) -> None:
@@ -621,6 +632,33 @@ def test_draft_length_from_generation_configs(model: Any) -> None:
     assert drafted_at_most(hook) == 1
 
 
+def test_a_threshold_from_the_generation_config(model: Any) -> None:
+    """With a constant length, as in transformers; beside "heuristic" and a rule that is named it
+    has no meaning."""
+    arguments = {"max_new_tokens": 40, "eos_token_id": None}
+    small = llama(1)
+    small.generation_config.num_assistant_tokens = 5
+
+    def drafted(**options: Any) -> int:
+        hook = assisted(draft_model=small, **options)
+        got = model.generate(**INPUTS, custom_generate=hook, **arguments)
+        assert got.tolist() == model.generate(**INPUTS, **arguments).tolist()
+        return drafted_at_most(hook)
+
+    for schedule in (None, "constant"):
+        small.generation_config.num_assistant_tokens_schedule = schedule
+        small.generation_config.assistant_confidence_threshold = None
+        assert drafted() == 5
+        assert drafted(assistant_confidence_threshold=1.0) == 1
+        small.generation_config.assistant_confidence_threshold = 1.0
+        assert drafted() == 1
+        assert drafted(assistant_confidence_threshold=0.0) == 5
+        assert drafted(num_assistant_tokens_schedule="constant") == 5
+    small.generation_config.num_assistant_tokens_schedule = "heuristic"
+    assert drafted() > 5
+    assert drafted(assistant_confidence_threshold=1.0) == 1  # what is given counts
+
+
 def test_a_rule_has_its_own_length(model: Any) -> None:
     """Whatever stands on the draft model, where transformers' own assistance leaves it."""
     small = llama(1)
@@ -640,6 +678,44 @@ def test_a_draft_model_from_a_folder(model: Any, draft: Any, tmp_path: Any) -> N
     assert hook.stats.accepted > 0
 
 
+@pytest.fixture(scope="module")
+def mini() -> Any:
+    if "mini" not in names():
+        pytest.skip("the bundled models are not installed")
+    return tf.AutoModelForCausalLM.from_pretrained(path("mini"), dtype=torch.float32)
+
+
+def check_mini(mini: Any, hook: Any) -> None:
+    """Drafts, and writes plain decoding's text."""
+    ids = tf.AutoTokenizer.from_pretrained(path("mini"))("The capital of France is")["input_ids"]
+    arguments = {"input_ids": torch.tensor([ids]), "max_new_tokens": 16, "do_sample": False}
+    got = mini.generate(**arguments, custom_generate=hook)
+    assert got.tolist() == mini.generate(**arguments).tolist()
+    assert hook.stats.drafted > 0
+
+
+TRAINED = ("eagle", "eagle3", "medusa", "hydra", "mtp", "dflash")
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_trained_drafters(mini: Any, method: str) -> None:
+    """Read their own folders; the method is that of the folder unless another one is named."""
+    hook = assisted(draft_model=f"mini-{method}")
+    assert hook.config["method"] == method
+    check_mini(mini, hook)
+    if method == "eagle3":
+        check_mini(mini, assisted("eagle3", model=path("mini-eagle3")))
+
+
+def test_the_tokenizer_of_a_draft_models_folder(mini: Any) -> None:
+    """Is read from there; one that is given counts, under each of its names."""
+    given: dict[str, Any] = {"draft_model": "mini-draft", "tokenizer": path("mini")}
+    check_mini(mini, assisted("tli", **given))
+    check_mini(mini, assisted("pld+slem", **given))
+    with pytest.raises(ForetokenError, match="tokenizer of the draft model"):
+        check_mini(mini, assisted("tli", assistant_tokenizer="./nowhere", **given))
+
+
 def test_the_model_may_change_between_calls(model: Any) -> None:
     """A hook can be kept: it notices another model, dtype or embedding."""
     hook = assisted()
@@ -647,8 +723,9 @@ def test_the_model_may_change_between_calls(model: Any) -> None:
         got = other.generate(**INPUTS, max_new_tokens=12, custom_generate=hook)
         assert got.tolist() == other.generate(**INPUTS, max_new_tokens=12).tolist()
     other.resize_token_embeddings(VOCAB + 8)
-    got = other.generate(**INPUTS, max_new_tokens=12, custom_generate=hook)
-    assert got.tolist() == other.generate(**INPUTS, max_new_tokens=12).tolist()
+    for inputs in (INPUTS, {"input_ids": torch.tensor([[5, VOCAB + 3, 7]])}):  # a new token
+        got = other.generate(**inputs, max_new_tokens=12, custom_generate=hook)
+        assert got.tolist() == other.generate(**inputs, max_new_tokens=12).tolist()
 
 
 def test_training_mode_is_kept(models: dict[str, Any]) -> None:

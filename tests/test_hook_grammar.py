@@ -61,6 +61,16 @@ def test_each_row_is_what_was_asked_for(model: Any, sample: bool) -> None:
         assert written(model, method, sample, params) == plain
 
 
+def test_scores_beside_a_grammar(model: Any) -> None:
+    """Would lack what it forbids, and are refused; the model's own logits are not."""
+    hook = assisted(tokenizer=tokenizer(), structured_outputs={"regex": REGEX})
+    given = {"max_new_tokens": 4, "return_dict_in_generate": True, "custom_generate": hook}
+    prompt = torch.tensor([ids("the")])
+    with pytest.raises(ForetokenError, match=r"output_scores would lack .*; leave one of them out"):
+        model.generate(prompt, output_scores=True, **given)
+    assert len(model.generate(prompt, output_logits=True, **given).logits) == 4
+
+
 def test_what_cannot_be_had_is_one_sentence(model: Any) -> None:
     with pytest.raises(ForetokenError, match="tokenizer"):
         assisted(structured_outputs={"regex": "a"})

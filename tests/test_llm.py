@@ -151,6 +151,37 @@ def test_chat(llm: LLM) -> None:
     assert [o.token_ids for o in llm.chat([talk, talk], GREEDY)] == [one.token_ids] * 2
 
 
+class Calling(ByteTokenizer):
+    """Its template reads functions, and a variable."""
+
+    chat_template = "{mood} {tools} {role}: {content}"
+
+    def apply_chat_template(
+        self, conversation: Any, *, tools: Any = (), mood: str = "", **options: Any
+    ) -> Any:
+        names = " ".join(tool["function"]["name"] for tool in tools)
+        return f"{mood} {names}\n{super().apply_chat_template(conversation, **options)}"
+
+
+def test_what_a_template_reads_beside_messages(llm: LLM, model: Any) -> None:
+    """Functions and variables of its own; what it doesn't read is refused."""
+    talk = [{"role": "user", "content": "hi"}]
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    with LLM(native(model), tokenizer=Calling(VOCAB)) as calling:
+        given: dict[str, Any] = {"tools": tools, "chat_template_kwargs": {"mood": "calm"}}
+        for output in calling.chat([talk, talk], GREEDY, **given):
+            text = TOKENIZER.decode(output.prompt_token_ids)
+            assert text == "calm look\nuser: hi\nassistant: "
+        [plain] = calling.chat(talk, GREEDY)
+        assert TOKENIZER.decode(plain.prompt_token_ids) == " \nuser: hi\nassistant: "
+    with pytest.raises(ForetokenError, match="doesn't read tools"):
+        llm.chat(talk, GREEDY, tools=tools)
+    with pytest.raises(ForetokenError, match="chat_template_kwargs has tokenize, which is no"):
+        llm.chat(talk, GREEDY, chat_template_kwargs={"tokenize": True})
+    with pytest.raises(ForetokenError, match="tools is 'look'; it must be"):
+        llm.chat(talk, GREEDY, tools="look")  # type: ignore[arg-type]
+
+
 def test_stream(llm: LLM, model: Any) -> None:
     """Each piece is a longer beginning of the final text, which is what `generate` gives."""
     [whole] = llm.generate(PROMPTS[0], GREEDY)

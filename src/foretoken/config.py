@@ -131,7 +131,7 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
     options = without_vllm_names(given, CONFIG_NAMES, "speculative_config")
     method, rule = options.pop("method", None), options.pop("verifier", None)
     if method is None:
-        method = _guessed_method(options)
+        method = guessed_method(options)
     if not isinstance(method, str):
         built = _from_object(method, options)
     elif parse(method).combiner is None:
@@ -201,7 +201,7 @@ def create_drafter(cls: type[Any], name: str, options: Mapping[str, Any]) -> Dra
     return drafter
 
 
-def _guessed_method(options: Mapping[str, Any]) -> str:
+def guessed_method(options: Mapping[str, Any]) -> str:
     """As in vLLM, a config without a method means that of the trained drafter that it names, or
     `sps` with any other model."""
     source = options.get("model")

@@ -3,13 +3,14 @@
     model.generate(**inputs, custom_generate=foretoken.assisted(draft_model=small))
 
 transformers prepares everything (generation config, logits processors, stopping criteria) and hands
-it over; `models/hf_generate.py` reads that row by row. `assisted` carries what transformers keeps
+it over; `models/hf/generate.py` reads that row by row. `assisted` carries what transformers keeps
 to itself when `custom_generate` is callable: draft model, tokenizer and stop strings.
 
 Departures from plain `generate`: logits processors are called for drafted places too and must
 depend on (input_ids, scores) alone; criteria are called after every token that is kept, row by row,
-with scores=None; no padding is seen by built-in processors that look back at tokens; and a row ends
-where the model's context does.
+with scores=None; a row that one of them ended is padded, also where there is no end-of-text token
+(plain `generate` then lets it go on until all rows end); no padding is seen by built-in processors
+that look back at tokens; and a row ends where the model's context does.
 
 Legend: B rows, P width of the padded prompts, T new tokens.
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from pathlib import Path
@@ -28,13 +29,14 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from foretoken.config import build, row_of
+from foretoken.config import AUTO, build, guessed_method, needs_of, options_of, row_of
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
 from foretoken.engine.worker import check_unserved
 from foretoken.errors import ForetokenError, shown
 from foretoken.grammar.params import StructuredOutputsParams, structured
+from foretoken.methods import Need
 from foretoken.models.drafting.draft_model import as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.hf.generate import Prepared
@@ -50,6 +52,9 @@ _log = logging.getLogger(__name__)
 _LOADED_AS = ("draft_backend", "draft_vocab_size")
 """Options with which a draft model is loaded, in the order of `as_causal_lm`."""
 _LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
+_THRESHOLD = "assistant_confidence_threshold"
+_CONFIDENCE = "confidence"
+"""The schedule that transformers calls "constant" with a threshold."""
 
 
 @runtime_checkable
@@ -80,17 +85,19 @@ def assisted(
     `torch.manual_seed`.
 
     Args:
-        method: a name from `foretoken methods`, or a drafter. By default "sps" with a draft model
-            and otherwise "pld" (prompt lookup), which needs nothing.
-        draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id. What a
-            loaded one's `generation_config.num_assistant_tokens` and `…_schedule` hold counts.
+        method: a name from `foretoken methods`, or a drafter. By default that of the trained
+            drafter that `draft_model` names, "sps" with another draft model, and otherwise "pld"
+            (prompt lookup), which needs nothing.
+        draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id; or a
+            trained drafter's. What a loaded one's `generation_config` holds as
+            `num_assistant_tokens`, `…_schedule` and `assistant_confidence_threshold` counts.
         streamer: as for `generate`, which takes it as well.
         tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`; a
             tokenizer can also be where to find one.
         prompt_lookup_num_tokens: "pld" with drafts of this length.
         speculative_config: all of this in one mapping, as `foretoken.LLM` takes it.
         structured_outputs: what each row's new text must be, as `SamplingParams` takes it; needs
-            `tokenizer`.
+            `tokenizer`, and has no `output_scores`.
         options: the method's other options, e.g. `num_speculative_tokens=5`.
 
     Raises:
@@ -124,7 +131,10 @@ def assisted(
         for key, value in config.items()  # but for a part's options
         if OPTION_ALIASES.get(key, key) == "model" and not isinstance(value, Mapping)
     ]
-    config.setdefault("method", "sps" if models else "pld")
+    if config.get("method") is None:
+        config["method"] = guessed_method({"model": config[models[0]]}) if models else "pld"
+    if config.get(_THRESHOLD) is not None and _takes_schedules(config["method"]):
+        config.setdefault(_SCHEDULE, _CONFIDENCE)  # where transformers needs no other schedule
     build(config)  # an unknown name, or two of one option, fails here, not at the first call
     for key in models:
         config["model"] = config.pop(key)
@@ -175,9 +185,11 @@ class Assisted:
         batch = Prepared(
             model, input_ids, logits_processor, criteria, generation_config, model_kwargs
         )
+        form = self.structured_outputs
+        if form is not None:
+            _refuse_scores(generation_config)
         engine = self._engine(batch)
         self.stats = engine.stats
-        form = self.structured_outputs
         requests = [
             engine.add(
                 batch.prompt(row),
@@ -224,7 +236,9 @@ class Assisted:
     def _wrap(self, model: Any) -> CausalLM:
         """Wrapped once for as long as it stays as it is: the check at wrapping takes passes."""
         attention = getattr(model.config, "_attn_implementation", None)
-        state = (model.dtype, model.device, attention, model.get_input_embeddings())
+        embedding = model.get_input_embeddings()
+        shapes = [p.shape for p in embedding.parameters()]  # a resized one is the same module
+        state = (model.dtype, model.device, attention, embedding, shapes)
         if model not in self._wrapped or self._wrapped[model][0] != state:
             self._wrapped[model] = state, HFModel(model)
         return self._wrapped[model][1]
@@ -232,27 +246,23 @@ class Assisted:
     def _configured(self, generation_config: Any, target: ModelTarget) -> dict[str, Any]:
         """The method's options, with those that transformers keeps in generation configs."""
         config = dict(self.config)
-        row = row_of(config["method"]) if isinstance(config["method"], str) else None
-        drafter = row.drafter if row else config["method"]
-        kept: dict[str, Any] = {}
-        if drafter == "prompt_lookup" and (length := generation_config.prompt_lookup_num_tokens):
-            kept[_LENGTH] = length
-            kept["prompt_lookup_max"] = generation_config.max_matching_ngram_size
-        by_name = isinstance(config.get(_SCHEDULE, ""), str)  # else it has its own length
-        if drafter == "small_lm" and by_name and (row is None or _SCHEDULE not in row.options):
-            drafts = getattr(config["model"], "generation_config", None)
-            kept[_LENGTH] = getattr(drafts, "num_assistant_tokens", None)
-            schedule = getattr(drafts, _SCHEDULE, None) or ""
-            # What "heuristic_transient" forgets between calls, our heuristic never keeps.
-            kept[_SCHEDULE] = schedule.removesuffix("_transient")
+        taken = {OPTION_ALIASES.get(key, key) for key in config}
+        kept = _kept(config, generation_config)
+        if _drafts_with_models(config["method"]):
+            self._load(config, taken, target)
+        return config | {k: v for k, v in kept.items() if v and k not in taken}
+
+    def _load(self, config: dict[str, Any], taken: Collection[str], target: ModelTarget) -> None:
+        """Put models where they are named, with the tokenizer that was beside one that reads by its
+        own. taken: the options that are given."""
         if "model" in config:
             named = isinstance(config["model"], (str, Path))
+            if named and "tokenizer" in options_of(config["method"]) and "tokenizer" not in taken:
+                config["tokenizer"] = config["model"]
             loaded_as = [config.pop(key, None) for key in _LOADED_AS] if named else []
             config["model"] = self._drafting(config["model"], target, *loaded_as)
         if "models" in config:
             config["models"] = [self._drafting(model, target) for model in config["models"]]
-        taken = {OPTION_ALIASES.get(key, key) for key in config}
-        return config | {k: v for k, v in kept.items() if v and k not in taken}
 
     def _drafting(self, draft: Any, target: ModelTarget, *loaded_as: Any) -> Any:
         """The draft model, loaded or wrapped once."""
@@ -263,6 +273,54 @@ class Assisted:
         if draft not in self._wrapped:
             self._wrapped[draft] = None, as_causal_lm(draft, target, *loaded_as)
         return self._wrapped[draft][1]
+
+
+def _takes_schedules(method: Any) -> bool:
+    """Whether it drafts by a small model, as transformers' assistance does, and leaves open when a
+    draft ends."""
+    row = row_of(method) if isinstance(method, str) else None
+    drafter = row.drafter if row else method
+    return drafter in ("small_lm", "tli") and (row is None or _SCHEDULE not in row.options)
+
+
+def _drafts_with_models(method: Any) -> bool:
+    """Whether its models are language models. A trained drafter's folder is the drafter's to read,
+    which knows the target."""
+    if not isinstance(method, str):
+        return False
+    needs = needs_of(method)
+    return method == AUTO or (Need.DRAFT_MODEL in needs and Need.WEIGHTS not in needs)
+
+
+def _kept(config: Mapping[str, Any], generation_config: Any) -> dict[str, Any]:
+    """The options that transformers keeps in the call's generation config, or the draft model's."""
+    method = config["method"]
+    row = row_of(method) if isinstance(method, str) else None
+    length = generation_config.prompt_lookup_num_tokens
+    if length and (row.drafter if row else method) == "prompt_lookup":
+        return {_LENGTH: length, "prompt_lookup_max": generation_config.max_matching_ngram_size}
+    by_name = isinstance(config.get(_SCHEDULE, ""), str)  # else it has its own length
+    if not by_name or not _takes_schedules(method):
+        return {}
+    drafts = getattr(config["model"], "generation_config", None)
+    threshold = getattr(drafts, _THRESHOLD, None)
+    # What "heuristic_transient" forgets between calls, our heuristic never keeps.
+    schedule = (getattr(drafts, _SCHEDULE, None) or "constant").removesuffix("_transient")
+    if threshold and schedule == "constant":
+        schedule = _CONFIDENCE
+    if config.get(_SCHEDULE, schedule) != _CONFIDENCE:
+        threshold = None  # of other schedules it has no meaning, or another one
+    tokens = getattr(drafts, "num_assistant_tokens", None)
+    return {_LENGTH: tokens, _SCHEDULE: schedule, _THRESHOLD: threshold}
+
+
+def _refuse_scores(generation_config: Any) -> None:
+    """Raise `ForetokenError` for what would lack what a grammar forbids."""
+    if generation_config.return_dict_in_generate and generation_config.output_scores:
+        raise ForetokenError(
+            "output_scores would lack what structured_outputs forbid; leave one of them out, or "
+            "ask for output_logits."
+        )
 
 
 def _given_to_generate() -> Mapping[str, Any]:

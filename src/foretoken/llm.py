@@ -7,7 +7,7 @@ llm = LLM("path-or-hub-id", speculative_config={"method": "sps", "model": "path-
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from queue import SimpleQueue
@@ -18,7 +18,7 @@ import torch
 from foretoken.config import build
 from foretoken.engine import prompts as reader
 from foretoken.engine.cache_memory import set_limit, state
-from foretoken.engine.conversations import Messages
+from foretoken.engine.conversations import Messages, template_options
 from foretoken.engine.encoded import Encoded, encoded, paired
 from foretoken.engine.engine import Engine
 from foretoken.engine.logprobs import continuation_logprobs
@@ -32,13 +32,7 @@ from foretoken.errors import ForetokenError, caught, described, shown
 from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
 from foretoken.machine import return_memory
-from foretoken.models.load import (
-    find,
-    in_checkpoint,
-    load_model,
-    tokenizer_of,
-    wrapped,
-)
+from foretoken.models.load import find, in_checkpoint, load_model, tokenizer_of, wrapped
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.seq2seq.target import target_for
 from foretoken.progress import check_installed, track
@@ -334,13 +328,17 @@ class LLM:
         *,
         use_tqdm: bool = False,
         raise_on_error: bool | None = None,
+        tools: Seq[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation or several, in the tokenizer's chat template.
 
         A message is a mapping with "role" and "content": a text, or a list of parts of text.
+        `tools`: functions that may be called. `chat_template_kwargs`: the template's own variables.
         """
         todo: Any
-        todo, one = reader.split_conversations(messages)
+        options = template_options(self.tokenizer, tools, chat_template_kwargs)
+        todo, one = reader.split_conversations(messages, options)
         alone = one if raise_on_error is None else raise_on_error
         return self.generate(todo, sampling_params, use_tqdm=use_tqdm, raise_on_error=alone)
 

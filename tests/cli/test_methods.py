@@ -79,6 +79,14 @@ def test_rules_as_a_table(width: int, sources: bool, monkeypatch: pytest.MonkeyP
     assert max(map(len, found.stdout.splitlines())) <= width
 
 
+@pytest.mark.parametrize("axis", ["methods", "verify"])
+def test_a_survey_has_no_axis(axis: str) -> None:
+    """One sentence."""
+    found = process("methods", "--survey", "--axis", axis)
+    assert found.returncode != 0 and found.stderr.count("\n") == 1
+    assert "leave out --axis or --survey" in found.stderr and not found.stdout
+
+
 def test_unknown_axes_are_refused() -> None:
     """One sentence with the choices."""
     found = process("methods", "--axis", "colour")

@@ -128,6 +128,9 @@ ROOF = "--parameters 7e9 --tflops 300"
         ("--from results.json --method pld --temperature 1", "not measured at temperature 1"),
         ("--from results.json --method pld --draft-length 5", "up to 4 tokens"),
         (f"--from results.json --method sps {LINE}", "by --draft-cost"),
+        (f"{LINE} --acceptance 0.8 --from results.json", "--from gives costs"),
+        (f"--ranks 0.5 {ROOF} --bandwidth-gb-s 9 --from results.json", "leave out --from"),
+        (f"{LINE} --acceptance 0.8 --temperature 0", "--temperature is of a run"),
         ("--from nothing.json --method sps", "can't be read"),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+import torch
 
 from foretoken import SamplingParams
 from foretoken.drafters.either import Either
@@ -13,6 +14,8 @@ from foretoken.drafters.lookahead import Lookahead
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.protocols import Scores, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Oracle,
     Pair,
@@ -22,6 +25,7 @@ from foretoken.testing import (
 )
 from foretoken.testing.checks import greedy_reference
 from foretoken.tree import DraftTree, Kind, chains
+from foretoken.trees.from_lists import from_paths
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
@@ -56,6 +60,19 @@ def test_what_draws_is_asked_only_where_it_is_taken(pair: Pair) -> None:
     assert [o.token_ids for o in outputs] == texts
     assert set(small.rows) == {1} and outputs[0].stats.mean_acceptance_length > 4
     assert outputs[1].stats.drafted == small.drafted > 0
+
+
+@pytest.mark.parametrize(("path", "tested"), [([3], 1), ([1], 2), ([1, 2], 2), ([], 1)])
+def test_after_a_leaf_nothing_was_offered(path: list[int], tested: int) -> None:
+    """However deep other branches are, so what was accepted to a leaf was right throughout."""
+    either, none = Either([Oracle({}), Oracle({})]), torch.empty(1, 0)
+    sequence = Sequence.start([5, 9], LONG)
+    tree = from_paths([[[1, 2], [3]]], torch.device("cpu"))
+    record = either._records(sequence)[0]
+    record.used = True
+    scores = Scores(none, none, none)
+    either.observe([sequence], [Step([0] * (len(path) + 1), path, 3, 0, tree, scores)])
+    assert (record.accepted, record.tested) == (len(path), tested)
 
 
 def test_a_part_that_fails_is_left_and_tried_again(pair: Pair) -> None:

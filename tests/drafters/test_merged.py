@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,11 +15,15 @@ from foretoken.drafters.merged import Merged
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.fold import fold
+from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (
+    Drawn,
     Oracle,
     Pair,
+    Scripted,
     check_distribution,
     check_greedy,
     logits_after,
@@ -48,6 +53,14 @@ def test_what_needs_its_own_nodes_is_not_merged(pair: Pair) -> None:
         assert Either([PromptLookup(), part]).wants.levels in ("a", "ac")  # type: ignore[list-item]
 
 
+class Stopping(SmallLM):
+    """Ends its draft by what was drawn."""
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        tree = super().draft(sequences, budgets, draws)
+        return tree.trim([1 if tree.nodes and row[0] else 2 for row in tree.tokens.tolist()])
+
+
 MAKERS: dict[str, tuple[Any, dict[str, int]]] = {
     "merged": (lambda p: Merged([PromptLookup(2), SmallLM(p.draft, 1)]), {"steps": 1}),
     "merged, without replacement": (
@@ -56,6 +69,14 @@ MAKERS: dict[str, tuple[Any, dict[str, int]]] = {
     ),
     "merged, two that draw": (
         lambda p: Merged([SmallLM(p.draft, 1), SmallTree(p.draft, widths=(2,))]),
+        {"steps": 1},
+    ),
+    "merged and cut, without replacement": (
+        lambda p: Merged([PromptLookup(1), SmallTree(p.draft, widths=(2,))]),
+        {"steps": 1, "budget": 2},
+    ),
+    "merged and cut after a drawn length": (
+        lambda p: Merged([Stopping(p.draft, 2), SmallTree(p.draft, widths=(2,))]),
         {"steps": 1},
     ),
 }
@@ -76,7 +97,7 @@ class Sorted(Merged):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.drafters = list(reversed(self.drafters))
+        self.drafters, self._before = list(reversed(self.drafters)), 0
 
 
 def test_draws_without_replacement_stand_first() -> None:
@@ -96,6 +117,63 @@ def test_draws_without_replacement_stand_first() -> None:
             budget=3,
             tolerance=1e-3,
         )
+
+
+class Counted(Merged):
+    """Not allowed: how many siblings stand first follows from a draw that is judged after them."""
+
+    def _left(self, trees: Any, budgets: Any) -> list[int]:
+        return [room - count for room, count in zip(budgets, trees[1].counts, strict=True)]
+
+
+def test_no_draw_leaves_out_what_is_judged_before_it() -> None:
+    """Else the distribution is another; `test_distribution` has the same parts as they are."""
+    with pytest.raises(AssertionError, match="is off by"):
+        check_distribution(
+            lambda p: Counted([Stopping(p.draft, 2), SmallTree(p.draft, widths=(2,))]),
+            MultiCandidate(),
+            table_pair(3),
+            WARM,
+            3,
+            rows=1,
+            prompt=[0, 1, 2, 0, 1],
+            steps=1,
+            budget=3,
+        )
+
+
+@dataclass(eq=False)
+class Greedy(Scripted):
+    """Chosen at temperature 0, else drawn without replacement."""
+
+    kinds = frozenset({Kind.WITHOUT_REPLACEMENT})
+
+
+def test_the_nodes_of_the_parts_named_last_are_dropped_first() -> None:
+    """Wherever they stand; of drawn ones the last drawn. Shared prefixes count once."""
+    pair = table_pair(6)
+    copy, last = Oracle({(0, 1): [1, 2, 3]}, 3), Oracle({(0, 1): [5, 5]}, 2)
+    small = Drawn(pair.draft, (4, 1), Kind.WITHOUT_REPLACEMENT)
+    best = Greedy(lambda *_: [[1, 2], [4, 4]])
+    access, sequence = ModelTarget(pair.target, 1, 64), Sequence.start([0, 1], WARM, seed=3)
+
+    def drafted(parts: list[Any], budget: int) -> list[tuple[int, ...]]:
+        merged = Merged(parts)
+        merged.bind(access)
+        tree = merged.draft([sequence], [budget], draws_for([sequence], CPU))
+        assert tree.counts[0] <= budget
+        return [tuple(path) for path in tree.contexts()[0][1 : tree.counts[0] + 1]]
+
+    copied, all_ = [(1,), (1, 2), (1, 2, 3)], drafted([small, copy, last], 99)
+    drawn = all_[:8]
+    assert all_[8:] == [*copied, (5,), (5, 5)]
+    assert drafted([copy, small], 5) == [*drawn[:2], *copied]
+    assert drafted([small, copy], 9) == [*drawn, *copied[:1]]
+    assert drafted([copy, small], 3) == copied
+    assert drafted([copy, small, last], 12) == [*drawn, *copied, (5,)]
+    assert drafted([copy, small, last], 6) == [*drawn[:3], *copied]
+    assert drafted([copy, best], 4) == [*copied, (4,)]
+    assert drafted([best, copy], 4) == [(1,), (1, 2), (4,), (4, 4)]
 
 
 def test_merged_greedy(pair: Pair) -> None:

@@ -170,6 +170,24 @@ def test_where_the_output_goes_on() -> None:
         assert draft or following == len(text), output
 
 
+def test_how_many_places_are_looked_at() -> None:
+    """The nearest ones: at most 64 for a token, however often it is predicted."""
+
+    class Counting(_Copier):
+        compared = 0
+
+        def _alike(self, output: Seq[int], place: int) -> int:
+            self.compared += 1
+            return super()._alike(output, place)
+
+    text = [1, 2, 3] * 10_000
+    copier, sequence = Counting(text), Sequence.start([60], GREEDY)
+    sequence.tokens += [*text[:300], *[9] * 8, 2]
+    assert copier.draft(sequence, 99) == [3, 1, 2]
+    assert copier._next == 308
+    assert copier.compared <= 64 + 3 * 9
+
+
 def test_how_long_drafts_are() -> None:
     """As long as three times what was followed; short after a change; a token where nothing was
     accepted again and again; as before once something was."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from foretoken.cli import output
+from foretoken.errors import ForetokenError
 
 COLUMNS = ("name", "drafter", "length", "tree", "verifier", "lossless", "trained", "paper")
 INSTALLED_COLUMNS = ("name", "package", "drafter")
@@ -28,8 +29,11 @@ class Axis(StrEnum):
 
 def methods(
     axis: Annotated[
-        Axis, typer.Option(help="List whole methods, or the acceptance rules they choose from.")
-    ] = Axis.METHODS,
+        Axis | None,
+        typer.Option(
+            help="List whole methods (the default), or the acceptance rules they choose from."
+        ),
+    ] = None,
     survey: Annotated[
         bool, typer.Option(help="List what two surveys of the field name, and what is here of it.")
     ] = False,
@@ -49,15 +53,17 @@ def methods(
     Example: [bold]foretoken methods --json[/bold]
     """
     if survey:
+        if axis is not None:
+            raise ForetokenError("--survey has no axes; leave out --axis or --survey.")
         _show_survey(as_json)
         return
-    rows = table() if axis is Axis.METHODS else rules()
-    added = installed() if axis is Axis.METHODS else []
+    whole = axis is not Axis.VERIFY
+    rows, added = (table(), installed()) if whole else (rules(), [])
     if as_json:
         empty = dict.fromkeys(COLUMNS)
         output.write_json([*rows, *(empty | row for row in added)])
         return
-    _show(rows, COLUMNS if axis is Axis.METHODS else VERIFY_COLUMNS)
+    _show(rows, COLUMNS if whole else VERIFY_COLUMNS)
     if added:
         output.write("\nFrom installed packages, each with the exact rule for its drafts:")
         _show(added, INSTALLED_COLUMNS)

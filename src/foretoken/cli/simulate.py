@@ -50,8 +50,8 @@ def simulate(
         str | None, _option(_RATES, "--method", help="The method in --from whose rates count.")
     ] = None,
     temperature: Annotated[
-        float, _option(_RATES, "--temperature", help="Of the run in --from.")
-    ] = 0.0,
+        float | None, _option(_RATES, "--temperature", help="Of the run in --from; by default 0.")
+    ] = None,
     curve: Annotated[
         str | None,
         _option(
@@ -110,19 +110,13 @@ def simulate(
     """
     from foretoken.bench.record import read_results
 
+    if results is None and temperature is not None:
+        raise ForetokenError("--temperature is of a run; add --from, or leave it out.")
+    temperature = temperature or 0.0
     measured = None if results is None else read_results(results)
     run = None if method is None else _run(measured, method, temperature)
-    costs = _Costs(
-        curve,
-        parameters,
-        bytes_per_parameter,
-        bandwidth_gb_s,
-        tflops,
-        kv_bytes_per_token,
-        context,
-        draft_cost,
-        other,
-    )
+    line = parameters, bytes_per_parameter, bandwidth_gb_s, tflops
+    costs = _Costs(curve, *line, kv_bytes_per_token, context, draft_cost, other)
     machine, source = costs.machine(measured, run, temperature)
     rates = _Rates(acceptance, ranks, run, draft_length, nodes)
     sizes = _numbers(batch_sizes, int, "--batch-sizes")
@@ -163,7 +157,13 @@ class _Costs:
         self, measured: Results | None, run: Run | None, temperature: float
     ) -> tuple[Machine, str]:
         """The costs, and a phrase on where they come from."""
-        made, source = self._entered() or _measured(measured, run, temperature)
+        entered = self._entered()
+        if entered and measured and run is None:
+            raise ForetokenError(
+                "--from gives costs, which were entered too, and with --method rates; add "
+                "--method, or leave out --from or the entered costs."
+            )
+        made, source = entered or _measured(measured, run, temperature)
         if self.other is not None:
             made = replace(made, other=self.other)
         if self.draft_cost is not None:

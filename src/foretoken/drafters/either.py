@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 
+from foretoken.drafters.shared.mistakes import refused
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -142,6 +143,6 @@ class Either(Wrapper):
                 _, depth = step.tree.offered[step.row]
                 record.depth = depth or record.depth
                 record.accepted += len(step.path)
-                record.tested += len(step.path) + (len(step.path) < depth)
+                record.tested += len(step.path) + refused(step)
                 record.barren += not depth
             record.used = False

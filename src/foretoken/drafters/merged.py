@@ -44,6 +44,7 @@ class Merged(Wrapper):
                 "Only one of the parts may draw without replacement, since each would have to "
                 "leave out the others' tokens; give the others replacement=true."
             )
+        self._before = thinned.index(True) if any(thinned) else 0  # parts named before that one
         # Such a draw is assumed to have left out all siblings before it, so it stands first.
         self.drafters = sorted(
             self.drafters, key=lambda part: Kind.WITHOUT_REPLACEMENT not in part.kinds
@@ -65,7 +66,25 @@ class Merged(Wrapper):
             # A part may choose by the noise of the places themselves (`coupled`).
             own = draws if part.kinds == {Kind.CHOSEN} else draws.inner(number)
             trees.append(part.draft(sequences, budgets, own).trim(budgets))
+        before = self._before
+        if trees[0].proposals is None:  # nothing was drawn without replacement: the named order
+            trees = [*trees[1 : before + 1], trees[0], *trees[before + 1 :]]
+        else:
+            trees[0] = trees[0].trim(self._left(trees, budgets))
         return join(trees).trim(budgets)
+
+    def _left(self, trees: Seq[DraftTree], budgets: Seq[int]) -> list[int]:
+        """What the parts named before the first one leave of the budgets.
+
+        Of a drawn draft its most nodes count. How many there are may follow from what was drawn,
+        and by this nothing may be left out that is judged before it: its tokens would no longer be
+        draws from their distribution.
+        """
+        left, end = list(budgets), self._before + 1
+        for part, tree in zip(self.drafters[1:end], trees[1:end], strict=True):
+            counts = tree.counts if tree.proposals is None else [part.nodes] * tree.batch
+            left = [room - count for room, count in zip(left, counts, strict=True)]
+        return left
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         anonymous = [replace(step, path=[], drafted=0) for step in steps]

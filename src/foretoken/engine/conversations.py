@@ -14,11 +14,30 @@ from typing import Any
 
 from foretoken.engine.deadline import MEMORY, within
 from foretoken.errors import ForetokenError, one_line, shown
+from foretoken.errors.values import typed
 
 Messages = Seq[Mapping[str, Any]]
 
 TEMPLATE_SECONDS = 10.0
 """How long a chat template may take."""
+
+NO_VARIABLES = {
+    "add_generation_prompt",
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "documents",
+    "max_length",
+    "padding",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "tools",
+    "truncation",
+}
+"""What decides how a template is run, and is no variable of it."""
 
 _MOST = 10_000_000  # characters; more are more tokens than any model's context has
 _BYTES = (str, bytes, bytearray, memoryview)
@@ -85,6 +104,23 @@ def tool_options(tokenizer: Any, tools: Seq[Mapping[str, Any]]) -> dict[str, Any
             "This model's chat template doesn't read tools; describe them in a system message."
         )
     return {"tools": list(tools)}
+
+
+def template_options(tokenizer: Any, tools: Any, variables: Any) -> dict[str, Any]:
+    """What a template reads beside messages: the functions that may be called, and variables of its
+    own. Raises `ForetokenError` for what it doesn't read, or is none."""
+    hint = Mapping[str, Any] | None
+    options: dict[str, Any] = dict(typed("chat_template_kwargs", variables, hint) or {})
+    wrong = sorted(NO_VARIABLES & options.keys())
+    if wrong:
+        raise ForetokenError(
+            f"chat_template_kwargs has {wrong[0]}, which is no variable of a template; leave it "
+            "out."
+        )
+    functions = typed("tools", tools, Seq[Mapping[str, Any]] | None)
+    if functions and tokenizer is not None:  # without one the conversation is refused
+        options |= tool_options(tokenizer, functions)
+    return options
 
 
 def _checked(tokenizer: Any) -> str:

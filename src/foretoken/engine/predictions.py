@@ -4,17 +4,19 @@ As in aggressive decoding (Sun et al. 2021, section 3.1) the prediction is the d
 the output follows it, and again from where the output is found in it. Where it has come to its end,
 the served drafter drafts. Which of the two does so follows from the text alone, and copied tokens
 are chosen ones, so exact rules stay exact. Departures: after a token that is not the prediction's,
-the next place is the one that the output's longest end is followed by, the nearest of several, or
-else the one after the token that was replaced; a draft is three times as long as what has been
-followed without a break, so after a change a few tokens show whether the place is right, and it is
-half of that for each draft in a row of which nothing was accepted, so that a wrong prediction costs
-a token a pass.
+the next place is the one that the output's longest end is followed by, the nearest of several
+(only the 64 nearest places of the last token are looked at, since a long prediction may have it
+everywhere), or else the one after the token that was replaced; a draft is three times as long as
+what has been followed without a break, so after a change a few tokens show whether the place is
+right, and it is half of that for each draft in a row of which nothing was accepted, so that a wrong
+prediction costs a token a pass.
 
 Legend: B sequences.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from itertools import takewhile
@@ -32,6 +34,7 @@ _LEAST, _MOST = 2, 64  # tokens of a draft
 _GROWTH = 3  # tokens of a draft for each that was followed
 _CREDIT = 3  # tokens that count as followed before the first
 _LONGEST = 8  # tokens by which the output is found again
+_NEAR = 32  # places on each side that are looked at for it
 
 
 class _Copier:
@@ -63,8 +66,10 @@ class _Copier:
         """The place after the output's longest end, or after the token that was replaced, where
         more of what is before it is alike."""
         replaced = min(self._next + 1, len(self._text))
+        places = self._after.get(output[-1], [])
+        here = bisect(places, self._next)
         best = max(
-            self._after.get(output[-1], ()),
+            places[max(0, here - _NEAR) : here + _NEAR],
             key=lambda place: (self._alike(output, place), -abs(place - self._next)),
             default=replaced,
         )

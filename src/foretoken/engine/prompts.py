@@ -55,9 +55,11 @@ def _told(read: Callable[..., T]) -> Callable[..., T]:
 
 
 class Conversation(NamedTuple):
-    """Messages that stand for a prompt, by the tokenizer's chat template."""
+    """Messages that stand for a prompt, by the tokenizer's chat template. options: what else the
+    template reads."""
 
     messages: Any
+    options: Mapping[str, Any] | None = None
 
 
 @_told
@@ -80,8 +82,10 @@ def split(given: Any) -> tuple[list[Any], bool]:
 
 
 @_told
-def split_conversations(given: Any) -> tuple[list[Conversation], bool]:
-    """The conversations of a call, and whether it is one that was given alone.
+def split_conversations(
+    given: Any, options: Mapping[str, Any] | None = None
+) -> tuple[list[Conversation], bool]:
+    """The conversations of a call, and whether it is one that was given alone. options: of all.
 
     Raises `ForetokenError` for what holds no messages.
     """
@@ -90,7 +94,8 @@ def split_conversations(given: Any) -> tuple[list[Conversation], bool]:
             f"messages is {shown(given)}; give a list of messages, or a list of such lists."
         )
     alone = bool(given) and isinstance(given[0], Mapping)
-    return [Conversation(messages) for messages in ([given] if alone else given)], alone
+    todo = [given] if alone else given
+    return [Conversation(messages, options) for messages in todo], alone
 
 
 @_told
@@ -113,7 +118,7 @@ def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
     Raises `ForetokenError` for what is no prompt, and for what the tokenizer can't read.
     """
     if isinstance(prompt, Conversation):
-        return chat_ids(prompt.messages, tokenizer), None
+        return chat_ids(prompt.messages, tokenizer, options=prompt.options), None
     if isinstance(prompt, str):
         return text_ids(prompt, tokenizer), prompt
     if not isinstance(prompt, Mapping):

@@ -29,6 +29,10 @@ LLM_NAMES: dict[str, tuple[tuple[Any, ...], str]] = {
     "load_format": (("auto", "safetensors", None), "weights are read from *.safetensors, or *.bin"),
     "revision tokenizer_revision code_revision download_dir hf_token": ((None,), _WEIGHTS),
     "hf_overrides hf_config_path": ((None,), "change the folder's config.json"),
+    "generation_config": (
+        ("vllm",),
+        "give SamplingParams; only the server reads the file",
+    ),
     "task runner": (("auto", "generate", None), "text is generated, and nothing else"),
     "enable_lora max_loras lora_modules": ((False, None), "merge the adapter into the weights"),
     "guided_decoding_backend structured_outputs_config": (

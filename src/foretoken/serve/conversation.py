@@ -4,29 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from foretoken.engine.conversations import tool_options
+from foretoken.engine.conversations import NO_VARIABLES, tool_options
 from foretoken.engine.prompts import chat_ids
 from foretoken.errors import ForetokenError
 from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import Templated
-
-_OURS = {
-    "add_generation_prompt",
-    "chat_template",
-    "continue_final_message",
-    "conversation",
-    "documents",
-    "max_length",
-    "padding",
-    "return_assistant_tokens_mask",
-    "return_dict",
-    "return_tensors",
-    "tokenize",
-    "tokenizer_kwargs",
-    "tools",
-    "truncation",
-}
-"""What decides how a template is run, and is no variable of it."""
 
 
 def conversation_ids(
@@ -38,7 +20,7 @@ def conversation_ids(
     Raises `ApiError` and `ForetokenError` for what can't be written.
     """
     options = dict(body.chat_template_kwargs)
-    wrong = sorted(_OURS & options.keys())
+    wrong = sorted(NO_VARIABLES & options.keys())
     if wrong:
         raise ApiError(
             400,

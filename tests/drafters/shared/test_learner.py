@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +31,27 @@ from foretoken.trainable.small_lm import TrainedLM
 from lessons import seeded
 from online_serving import GREEDY, PROMPTS_OF_23, answered, served
 from stored_models import written
+
+THREADS = """
+import threading
+import torch
+from foretoken.drafters.shared.learner import _Worker
+
+torch.set_num_threads(2)
+worker = _Worker(torch.device("cpu"))
+print(worker(torch.get_num_threads).result(), torch.get_num_threads())
+late = threading.Thread(target=lambda: print(torch.get_num_threads()))
+late.start()
+late.join()
+"""
+
+
+def test_one_core_is_for_learning_alone() -> None:
+    """Threads that begin later, another model's for one, compute with as many as before."""
+    shown = subprocess.run(
+        [sys.executable, "-c", THREADS], check=True, capture_output=True, text=True
+    ).stdout
+    assert shown.split() == ["1", "2", "2"]
 
 
 def test_decoding_never_waits(small: Pair, folder: Path) -> None:
@@ -112,6 +135,23 @@ def test_versions(small: Pair, folder: Path, tmp_path: Path) -> None:
     assert learner.version == 6
     assert torch.equal(logits_of(drafter, small, [5, 9, 2]), drafts[1])
     assert not torch.equal(drafts[0], drafts[1])
+
+
+def test_frozen_is_frozen(small: Pair, folder: Path) -> None:
+    """A step that was due is not taken, then or after learning goes on."""
+    drafter = Online([SmallLM(str(folder), 3)], every=1)
+    engine, _ = served(drafter, small, [])
+    engine.add(PROMPTS_OF_23[0], GREEDY)
+    while engine.busy:
+        engine.step()
+    learner = drafter.learner
+    assert learner._due and len(learner._buffer)
+    learner.freeze()
+    for _ in range(2):
+        learner.turn()
+        learner.settle()
+        assert learner.version == 0
+        learner.thaw()
 
 
 def logits_of(drafter: Online, pair: Pair, text: list[int]) -> Tensor:

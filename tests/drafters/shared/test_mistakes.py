@@ -51,6 +51,16 @@ def test_where_a_draft_was_wrong() -> None:
     assert recording.example([1, 2, 3], 1) is None
 
 
+def test_after_a_leaf_nothing_was_offered() -> None:
+    """However deep other branches are."""
+    tree, recording = from_paths([[[1, 2], [3]]], CPU), Recording(100)
+    recording.add(done(tree, [3], numbered(0, 4)))
+    assert recording.wrong == []
+    recording.add(done(tree, [1], numbered(2, 4)))
+    recording.add(done(tree, [], numbered(4, 4)))
+    assert recording.wrong == [4, 5]
+
+
 def test_a_window_of_a_long_text() -> None:
     """Old states go; places are still the text's."""
     recording = Recording(4)

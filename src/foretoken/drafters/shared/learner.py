@@ -227,7 +227,8 @@ class Learner:
         """Between two drafts: install a finished step, begin one that is due; never wait."""
         if self._job is not None and self._job.done():
             self._install(self._job)
-        if self._due and self._job is None and len(self._buffer):
+        ready = self._due and not self.frozen
+        if ready and self._job is None and len(self._buffer):
             self._due = False
             self._job = self._worker(self._step, self._buffer.take())
 
@@ -300,7 +301,7 @@ class Learner:
     def freeze(self) -> None:
         """Learn nothing more, once a step that is under way is done."""
         self.settle()
-        self.frozen = True
+        self.frozen, self._due = True, False
 
     def thaw(self) -> None:
         """Learn again."""
@@ -360,15 +361,21 @@ def _copied(module: torch.nn.Module) -> Mapping[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in module.state_dict().items()}
 
 
+def _on_one_core() -> None:
+    torch.get_num_threads()  # whoever asks first gets the process's number, also after setting one
+    torch.set_num_threads(1)
+
+
 class _Worker:
     """One thread, with its own stream on a GPU. Its priority is that of decoding: if it had to wait
     for a core while it holds the interpreter's lock, decoding would stop too."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._pool = ThreadPoolExecutor(
-            1, "foretoken-online", initializer=lambda: torch.set_num_threads(1)
-        )
+        cores = torch.get_num_threads()
+        self._pool = ThreadPoolExecutor(1, "foretoken-online", initializer=_on_one_core)
+        self._pool.submit(int).result()  # its thread keeps the number, which others would get too
+        torch.set_num_threads(cores)
 
     def __call__(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._stream is None:

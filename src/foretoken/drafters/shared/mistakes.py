@@ -47,6 +47,17 @@ class Example(NamedTuple):
         return states + 8 * (len(self.tokens) + len(self.wrong))
 
 
+def refused(step: Step) -> bool:
+    """Whether the draft offered a token after the accepted path, where the target wrote another.
+    After a leaf nothing was offered, however deep other branches are."""
+    tree, row = step.tree, step.row
+    shorter = len(step.path) < tree.offered[row][1]
+    if not shorter or tree.is_chain:
+        return shorter
+    end = step.path[-1] if step.path else 0
+    return bool((tree.valid[row] & (tree.parent_slots[row] == end)).any())
+
+
 @dataclass
 class Recording:
     """Records the states and mistakes of a sequence's last `window` tokens while it is decoded."""
@@ -61,10 +72,9 @@ class Recording:
         """Record the states of a step or of a chunk of the prompt, and the step's mistake."""
         slots, hidden = kept_slots(step), step.scores.hidden.items()
         count, kept = len(slots), slots[-self.window :]  # a prompt's chunk may be long
-        if step.drafted and step.error is None:  # not another part's draft, or a prediction's
-            _, depth = step.tree.offered[step.row]
-            if len(step.path) < depth:
-                self.wrong.append(self.read + count)
+        own = step.drafted and step.error is None  # not another part's draft, or a prediction's
+        if own and refused(step):
+            self.wrong.append(self.read + count)
         self._chunks.append({layer: states[step.row, kept] for layer, states in hidden})
         self._stored, self.read = self._stored + len(kept), self.read + count
         while self._stored - (first := _count(self._chunks[0])) >= self.window:

@@ -134,6 +134,23 @@ def test_a_compiler_that_fails(
     assert "can't be built by g++ (" in caplog.text and "--no-such-flag" in caplog.text
 
 
+@needs_compiler
+def test_a_compiler_whose_loops_do_not_load(
+    cache: Path,
+    compiled: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+) -> None:
+    """Another one serves, whatever $CXX names."""
+    named = tmp_path / "other++"
+    named.write_text('#!/bin/sh\nfor out; do :; done\necho nothing > "$out"\n')
+    named.chmod(0o755)
+    monkeypatch.setenv("CXX", str(named))
+    assert kernels.library() is not None
+    assert f"can't be built by {named}" in caplog.text
+
+
 @pytest.mark.parametrize(("tiles", "says"), [(-1, True), (0, False), (1, False)])
 def test_tiles_that_are_not_permitted_are_said(
     tiles: int, says: bool, caplog: pytest.LogCaptureFixture
@@ -155,6 +172,38 @@ def test_without_a_compiler(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_small_matrices_are_packed_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
     assert (kernels.packers(10**6), kernels.packers(10**7)) == (1, 7)
+
+
+HALVES = """
+#include <stdio.h>
+
+#include "vectors.h"
+
+int main() {
+  const uint16_t some[] = {0x7e00, 0xfe00, 0x7c00, 0xfc00, 0x3c00, 0x8001, 0x7bff, 0};
+  for (uint16_t one : some) {
+    uint16_t copies[LANES];
+    for (uint16_t &copy : copies) copy = one;
+    printf("%g ", loaded(copies)[LANES - 1]);
+  }
+}
+"""
+
+
+@needs_compiler
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="needs flags of an x86 CPU")
+@pytest.mark.parametrize("march", ["x86-64", "x86-64-v3"])
+def test_numbers_that_are_none(march: str, tmp_path: Path) -> None:
+    """NaN and infinity in float16 stay what they are, also where the CPU has no instruction for
+    it."""
+    if march != "x86-64" and "f16c" not in Path("/proc/cpuinfo").read_text():
+        pytest.skip("this CPU has no such instruction")
+    source, program = tmp_path / "halves.cpp", str(tmp_path / "halves")
+    source.write_text(HALVES)
+    flags = (f"-march={march}", "-I", str(kernels._SOURCE.parent))
+    subprocess.run(["g++", *flags, str(source), "-o", program], check=True)
+    shown = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    assert shown.split() == ["nan", "-nan", "inf", "-inf", "1", "-5.96046e-08", "65504", "0"]
 
 
 ON_ARM = """

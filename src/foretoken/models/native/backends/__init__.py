@@ -34,7 +34,7 @@ _NEEDS = {
     "plain": "a torch device",
     "packed": "float32 or bfloat16 on a CPU with oneDNN",
     "packed+plain": "float32 or bfloat16 on a CPU with oneDNN",
-    "panels": "float32 on a Linux CPU and a C++ compiler (g++ or clang++)",
+    "panels": "float32 on a Linux CPU and a C++ compiler (g++)",
     "blocks": "float32 on a CPU",
     "half": "float32 on an x86 CPU with oneDNN and FBGEMM",
     **dict.fromkeys(quantise.BACKENDS, "float32 on a CPU"),

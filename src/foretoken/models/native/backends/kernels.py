@@ -47,21 +47,21 @@ def supports(dtype: torch.dtype, device: torch.device) -> bool:
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled loops, built if they are not there yet; None where that can't be done."""
-    compiler = next(filter(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++")), None)
-    if compiler is None or not sys.platform.startswith("linux"):
-        return None
-    try:
-        with _shared_object(compiler) as file:
-            return _asked(_bound(ctypes.CDLL(str(file))))
-    except (OSError, AttributeError, subprocess.CalledProcessError) as error:
-        said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        _log.warning(
-            "The loops for this CPU can't be built by %s (%s); torch's operators serve, which are "
-            "slower.",
-            compiler,
-            said[-1] if said else type(error).__name__,
-        )
-        return None
+    named = dict.fromkeys((os.environ.get("CXX", ""), "g++", "clang++"))
+    compilers = filter(shutil.which, named) if sys.platform.startswith("linux") else ()
+    for compiler in compilers:
+        try:
+            with _shared_object(compiler) as file:
+                return _asked(_bound(ctypes.CDLL(str(file))))
+        except (OSError, AttributeError, subprocess.CalledProcessError) as error:
+            said = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+            _log.warning(
+                "The loops for this CPU can't be built by %s (%s); without another compiler "
+                "torch's operators serve, which are slower.",
+                compiler,
+                said[-1] if said else type(error).__name__,
+            )
+    return None
 
 
 def checksum() -> str:

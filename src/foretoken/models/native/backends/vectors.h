@@ -39,7 +39,8 @@ static inline lanes loaded(const uint16_t *p) {
 #else
   whole bits = __builtin_convertvector(*(const halves *)p, whole);
   lanes size = (lanes)((bits & 0x7fff) << 13) * 0x1p112f;  // the exponent is 112 too small
-  return (lanes)((whole)size | (bits & 0x8000) << 16);
+  whole endless = ((bits & 0x7c00) == 0x7c00) & 0x7f800000;  // infinite, or NaN
+  return (lanes)((whole)size | endless | (bits & 0x8000) << 16);
 #endif
 }
 
