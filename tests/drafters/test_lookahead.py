@@ -46,7 +46,7 @@ def contexts(levels: list[list[int]]) -> list[list[int]]:
     ]
 
 
-@pytest.mark.parametrize(("window", "size"), [(3, 2), (2, 3), (4, 4)])
+@pytest.mark.parametrize(("window", "size"), [(3, 2), (2, 3), (4, 4), (1, 2), (1, 3)])
 def test_the_window_moves_as_by_hand(pair: Pair, window: int, size: int) -> None:
     """The last level is what the model predicts after columns; complete ones enter the pool."""
     drafter = Lookahead(window, size, 50, pool_from_prompt=False)
@@ -99,7 +99,7 @@ def test_one_tree_of_two_kinds(pair: Pair) -> None:
     assert tree.depths[0].tolist() == [0, 1, 2, 1, 2, 1, 2, 1, 2, 3]
     small = drafter.draft(rows, [8, 5], None)  # type: ignore[arg-type]
     assert small.counts == [4, 5]
-    assert [drafter._state(row).scored for row in rows] == [0, 5]
+    assert [drafter._state(row).scored for row in rows] == [None, 5]
     alone = drafter.draft(rows[1:], [60], None)  # type: ignore[arg-type]
     assert not alone.valid.any() and alone.counts == [5]
 

@@ -125,10 +125,10 @@ class Lookahead(BaseDrafter):
         grams = from_paths(fitting, self._device).trim(budgets)
         for state, count, budget in zip(states, grams.counts, budgets, strict=True):
             whole = count + state.size
-            state.scored = whole if whole <= budget else 0
+            state.scored = whole if whole <= budget else None
         told = from_parents(
-            [state.tokens() if state.scored else [] for state in states],
-            [state.parents() if state.scored else [] for state in states],
+            [state.tokens() if state.scored is not None else [] for state in states],
+            [state.parents() if state.scored is not None else [] for state in states],
             self._device,
         )
         return join((grams, replace(told, kind=Kind.AUXILIARY)))
@@ -140,11 +140,11 @@ class Lookahead(BaseDrafter):
         predicted = steps[0].scores.best.tolist()  # [B][S]
         for sequence, step in zip(sequences, steps, strict=True):
             state, end = self._state(sequence), step.drafted + 1
-            if 0 < state.scored == step.drafted:  # else it was cut, or another's
+            if state.scored == step.drafted:  # else it was cut, or another's
                 after_nodes = predicted[step.row][end - state.size : end]
                 new = [predicted[step.row][0], *after_nodes][-state.width :]
                 self._advance(state, new)
-            state.scored = 0
+            state.scored = None
         self._planner.observe(steps)
 
     def _advance(self, state: _State, new: list[int]) -> None:
@@ -181,13 +181,14 @@ class _State:
     """sizes: those of the window. levels: the window's guesses, the oldest trajectory first, whose
     first column is the root; each of the first steps adds a level and takes a column away. pool:
     first token -> the rest of its n-grams, the latest first. scored: nodes of the tree that the
-    target scores, where the window is in it, else 0. root: the token that the draft follows. read:
-    tokens of the text whose n-grams are in the pool. age: drafts since the sizes were chosen."""
+    target scores, where the window is in it, else None. root: the token that the draft follows.
+    read: tokens of the text whose n-grams are in the pool. age: drafts since the sizes were
+    chosen."""
 
     sizes: Sizes
     levels: list[list[int]] = field(default_factory=list)
     pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
-    scored: int = 0
+    scored: int | None = None
     root: int = 0
     read: int = 0
     age: int = _KEPT

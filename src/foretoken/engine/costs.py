@@ -98,17 +98,17 @@ def price(target: Target, drafter: Drafter, verifier: Verifier) -> None:
 def measured(loop: Loop, parts: Mapping[str, Drafter]) -> CostModel:
     """Costs of the target's passes and of each part's drafts, measured, read from the cache, or
     estimated."""
-    model, until = loop.target.model, perf_counter() + _AT_MOST
-    here = [*_machine(model.device), *shape_of(model)]
-    known = _File.of(here)
+    here = [*_machine((model := loop.target.model).device), *shape_of(model)]
+    identities = {name: _identity(part) for name, part in parts.items()}  # of a hub's files, too
+    known, until = _File.of(here), perf_counter() + _AT_MOST
     timed_passes, pace = _passes(model, known, until)
     passes, drafts, of = completed(timed_passes), dict[str, DraftCost](), dict[str, str]()
     own = _weights(model)
     for name, part in parts.items():
-        guess, identity = _estimated(model, part, passes[1]), _identity(part)
-        file = _File.of([*here, *identity, _DRAFT], passes[1])
+        guess = _estimated(model, part, passes[1])
+        file = _File.of([*here, *identities[name], _DRAFT], passes[1])
         drafts[name] = _draft(loop, part, file, until, passes, guess, pace)
-        of[name] = "\n".join([*own, *identity, *_small(part)])
+        of[name] = "\n".join([*own, *identities[name], *_small(part)])
     packed = isinstance(model, Transformer) and model.packs
     stored = loop.target.budget.dtype or model.dtype
     cell = 2 * model.layers * model.kv_heads * model.head_dim * stored.itemsize

@@ -24,15 +24,15 @@ DTYPES = {
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """The device of this name; "auto" is the first GPU where there is one, and "cuda" the current
-    one, by its number: other threads have another current one. Raises `ForetokenError` for one that
-    isn't here."""
+    """The device of this name; "auto" and "cuda" are the current GPU, where there is one, by its
+    number: other threads have another current one. Raises `ForetokenError` for one that isn't
+    here."""
     usable = torch.cuda.is_available()
     name = shown(str(device) if isinstance(device, torch.device) else device)
     try:
         if not isinstance(device, str | torch.device):
             raise TypeError
-        chosen = torch.device(("cuda:0" if usable else "cpu") if device == "auto" else device)
+        chosen = torch.device(("cuda" if usable else "cpu") if device == "auto" else device)
     except (RuntimeError, TypeError) as error:
         raise ForetokenError(f"There is no device {name}; give auto, cpu or cuda.") from error
     if chosen.type not in ("cpu", "cuda"):

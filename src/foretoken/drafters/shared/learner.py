@@ -314,9 +314,7 @@ class Learner:
         """
         self.settle()
         if version not in self._versions:
-            raise unknown(
-                "version", str(version), [str(number) for number in sorted(self._versions)]
-            )
+            raise unknown("version", str(version), [*map(str, sorted(self._versions))])
         self.weights.student.load_state_dict(self._versions[version])
         self._restart(version)
 
@@ -373,9 +371,9 @@ class _Worker:
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         cores = torch.get_num_threads()
-        self._pool = ThreadPoolExecutor(1, "foretoken-online", initializer=_on_one_core)
-        self._pool.submit(int).result()  # its thread keeps the number, which others would get too
-        torch.set_num_threads(cores)
+        self._pool = ThreadPoolExecutor(1, "foretoken-online")
+        self._pool.submit(_on_one_core).result()
+        torch.set_num_threads(cores)  # which threads that begin later get
 
     def __call__(self, work: Callable[..., Any], *args: Any) -> Future[Any]:
         if self._stream is None:

@@ -32,7 +32,9 @@ def by_own_sample(trees: DraftTree, scores: Scores, draws: Draws, rule: Rule) ->
         return longest_match(trees, scores, draws.pick)
     if drawn is None:
         return _match(trees, scores, draws)
-    own: list[bool] = (~drawn.any(1)).tolist() if trees.kinds is not None else []
+    if trees.kinds is None:
+        return rule(trees, scores, draws)
+    own: list[bool] = (~(drawn & trees.counted).any(1)).tolist()
     if not any(own):
         return rule(trees, scores, draws)
     token = trees.tokens.new_zeros(trees.batch)
@@ -47,7 +49,10 @@ def by_own_sample(trees: DraftTree, scores: Scores, draws: Draws, rule: Rule) ->
 
 
 def _match(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
-    return match_along(trees, scores, draws.pick)
+    """On a GPU a chain's samples are drawn at once; elsewhere along the path, as a cascade's parts
+    draw again by the numbers of places that a step didn't reach."""
+    match = longest_match if trees.is_chain and trees.tokens.is_cuda else match_along
+    return match(trees, scores, draws.pick)
 
 
 def is_drawn(trees: DraftTree) -> Tensor | None:
