@@ -11,6 +11,7 @@ from hypothesis import given
 from copying_drafters import bound, draft, ends, few, sequence, some
 from foretoken import SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.lookup.longest_match import repeated
 from foretoken.sampling.sequence import Sequence
 
 
@@ -20,8 +21,8 @@ def looked_up(texts: Seq[Seq[int]], tail: Seq[int], sizes: Seq[int]) -> list[int
         for text in (texts[0], *reversed(texts[1:])):
             found = [at for at in ends(text, tail[len(tail) - size :]) if at < len(text)]
             if found and size <= len(tail):
-                copied = list(text[found[-1] :])
-                return (copied * 4 if text is texts[0] else copied)[:4]
+                copied = text[found[-1] : found[-1] + 4]
+                return repeated(text, found[-1], 4) if text is texts[0] else list(copied)
     return []
 
 
@@ -65,6 +66,6 @@ def test_prompt_lookup_takes_the_longest_then_the_latest() -> None:
 
     assert draft([1, 2, 3, 9, 8, 2, 3, 7, 7, 1, 2, 3]) == [9, 8, 2]  # three beat two
     assert draft([2, 3, 9, 5, 2, 3, 7, 6, 2, 3]) == [7, 6, 2]  # the later one
-    assert draft([4, 4]) == [4, 4, 4] and draft([4] * 9, 2) == [4, 4]  # it repeats itself
-    assert draft([1, 2] * 5) == [1, 2, 1]
+    assert draft([4, 4]) == [4]  # one token is a draft
+    assert draft([4] * 9) == [4, 4, 4] and draft([1, 2] * 5) == [1, 2, 1]  # they repeat themselves
     assert draft([1, 2, 3]) == [] and draft([1]) == [] and draft([4, 4], 0) == []

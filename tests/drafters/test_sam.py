@@ -11,6 +11,7 @@ from hypothesis import given
 from copying_drafters import VOCAB, bound, draft, ends, few, paths, sequence
 from foretoken import ForetokenError
 from foretoken.drafters.sam import Sam
+from foretoken.lookup.longest_match import repeated
 from foretoken.lookup.suffix_automaton import StaticAutomaton
 
 
@@ -24,7 +25,7 @@ def test_sam_reads_its_own_text(text: list[int], more: list[int]) -> None:
         expected = []
         if known:
             start = ends(read, read[-max(known) :])[0]
-            expected = (read[start:] * len(read) * 2)[: int(1.5 * max(known))]
+            expected = repeated(read, start, int(1.5 * max(known)))
         assert draft(drafter, own) == expected
         if token is not None:
             own.tokens.append(token)

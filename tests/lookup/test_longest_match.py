@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretoken.lookup.longest_match import copy_after
+from foretoken.lookup.longest_match import copy_after, repeated
 
 
 def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
@@ -14,9 +14,9 @@ def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
     for size in range(1, min(longest, len(tokens) - 1) + 1):
         for start in range(len(tokens) - 1 - size, -1, -1):
             if tokens[start : start + size] == tokens[-size:]:
-                found = tokens[start + size :]
+                found = tokens[start + size : start + size + limit]
                 break
-    return (found * limit)[:limit]
+    return found
 
 
 @settings(max_examples=300, deadline=None)
@@ -29,3 +29,14 @@ def test_max_gram(tokens: list[int], limit: int, longest: int) -> None:
     """The latest of the longest matches, whatever the bytes of the tokens are."""
     assert copy_after(tokens, limit, longest) == copied(tokens, limit, longest)
     assert copy_after(tokens, 0) == []
+
+
+def test_a_text_that_repeats_itself_goes_on() -> None:
+    """After eight tokens of it, and a whole period; what is no repetition isn't gone on with."""
+    assert repeated([7] * 9, 8, 5) == [7] * 5 and repeated([7] * 8, 7, 5) == [7]
+    assert repeated([1, 2, 3] * 4, 9, 5) == [1, 2, 3, 1, 2]
+    assert repeated([9, *[1, 2, 3] * 3, 1], 8, 5) == [2, 3, 1]
+    line = list(range(10))
+    assert repeated([*line, *line], 10, 25) == [*line, *line, *line[:5]]
+    assert repeated([99, *line[1:], *line], 10, 25) == line
+    assert repeated([1, 2], 2, 3) == []

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken import ForetokenError
+from foretoken.lookup.longest_match import repeated
 from foretoken.lookup.suffix_automaton import START, StaticAutomaton, SuffixAutomaton
 
 few = st.lists(st.integers(0, 2), max_size=16)
@@ -49,10 +50,9 @@ def test_a_text_after_whole_ones(texts: list[list[int]], text: list[int]) -> Non
         if (first := occurrences(whole, text[-size:])[0]) < len(whole):
             found = size, first
     assert growing.repeat == found
-    after = whole[found[1] : found[1] + 4]
+    after = repeated(whole, found[1], 4)
     stop = next((i for i, token in enumerate(after) if token < 0), 4)
-    goes_on = (after * 4)[:4] if stop == 4 else after[:stop]
-    assert growing.after(found[1], 4) == goes_on
+    assert growing.after(found[1], 4) == after[:stop]
 
 
 @given(st.lists(few, min_size=1, max_size=4), few)

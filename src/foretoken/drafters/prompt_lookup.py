@@ -5,8 +5,9 @@ request's own text, its `references` (SamplingParams) and, with `max_cached_toke
 earlier requests, which is LLMA's cache-assisted setting. The longest n-gram wins, then the text
 over the references over earlier outputs, then the most recent occurrence. Departures from the
 reference codes, which take the oldest match (and for prompt lookup need a full continuation):
-recent text resembles the next tokens more, and where it ends the copy goes on with itself. Tables
-of n-grams grow with the texts, so a step costs the new tokens and not the history.
+recent text resembles the next tokens more, and a short continuation is still a draft, which in a
+text that repeats itself goes on with itself. Tables of n-grams grow with the texts, so a step costs
+the new tokens and not the history.
 """
 
 from __future__ import annotations
@@ -87,8 +88,9 @@ class PromptLookup(BaseDrafter):
             for table in tables:
                 if gram in table.places:
                     text, start = table.places[gram]
-                    copied = [token for token in text[start : start + limit] if token >= 0]
-                    return repeated(copied, limit) if text is sequence.tokens else copied
+                    if text is sequence.tokens:
+                        return repeated(text, start, limit)
+                    return [token for token in text[start : start + limit] if token >= 0]
         return []
 
     def _request_table(self, sequence: Sequence) -> _NGrams:

@@ -2,7 +2,7 @@
 
 Source: Hu et al. 2025 (SAM-Decoding), sections 3.2 and 3.3. The dynamic automaton reads the
 request's `references` (SamplingParams), prompt and output; what followed the first occurrence is
-drafted as a chain, which goes on with itself where it reaches the text's end. The static one
+drafted as a chain, which in a text that repeats itself goes on with itself. The static one
 (`corpus`) holds whole texts; its draft is the tree of the likeliest continuations by count. It is
 used where its match is longer by more than `static_bias` tokens. A draft has `draft_factor` nodes
 for each token of the match. Without an auxiliary drafter there is no least match length; falling

@@ -99,11 +99,9 @@ class SuffixAutomaton:
         return self.length[state], self.first_end[state] + 1
 
     def after(self, start: int, most: int) -> list[int]:
-        """At most `most` tokens of `text` from a place on, to the end of that text; of the one that
-        is still written, which may go on with them, `most`."""
-        tokens = self.text[start : start + most].tolist()
-        unmarked = _unmarked(tokens)
-        return unmarked if len(unmarked) < len(tokens) else repeated(tokens, most)
+        """At most `most` tokens of `text` from a place on, to the end of that text, or of the one
+        that is still written as `repeated` has it."""
+        return _unmarked(repeated(self.text, start, most))
 
 
 _NAMES = ("text", "link", "length", "first_end", "count", "offsets", "tokens", "targets")
