@@ -654,9 +654,21 @@ def test_a_threshold_from_the_generation_config(model: Any) -> None:
         assert drafted() == 1
         assert drafted(assistant_confidence_threshold=0.0) == 5
         assert drafted(num_assistant_tokens_schedule="constant") == 5
+        assert (
+            drafted(num_assistant_tokens_schedule="constant", assistant_confidence_threshold=1.0)
+            == 1
+        )
     small.generation_config.num_assistant_tokens_schedule = "heuristic"
     assert drafted() > 5
+    assert drafted(num_assistant_tokens_schedule="heuristic_transient") > 5
     assert drafted(assistant_confidence_threshold=1.0) == 1  # what is given counts
+
+
+def test_online_is_refused() -> None:
+    """Its drafter would be a new one at each call."""
+    for method in ("online", "online:medusa"):
+        with pytest.raises(ForetokenError, match=r"forget what it learned; use foretoken\.LLM"):
+            assisted(method, draft_model="mini-draft")
 
 
 def test_a_rule_has_its_own_length(model: Any) -> None:

@@ -334,6 +334,10 @@ def test_a_chat_without_a_template(model: Any) -> None:
     plain.chat_template = None  # type: ignore[assignment]
     with pytest.raises(ForetokenError, match="no chat template"):
         LLM(native(model), tokenizer=plain).chat([{"role": "user", "content": "hi"}])
+    with pytest.raises(ForetokenError, match="no chat template"):
+        LLM(native(model), tokenizer=plain).chat(
+            [{"role": "user", "content": "hi"}], tools=[{"type": "function"}]
+        )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,16 @@ import torch
 import transformers as tf
 from torch import Tensor
 
-from foretoken.config import AUTO, build, guessed_method, needs_of, options_of, row_of
+from foretoken.config import (
+    AUTO,
+    ONLINE,
+    build,
+    guessed_method,
+    needs_of,
+    options_of,
+    parse,
+    row_of,
+)
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import CompletionOutput
 from foretoken.engine.stats import EngineStats
@@ -89,8 +98,9 @@ def assisted(
             drafter that `draft_model` names, "sps" with another draft model, and otherwise "pld"
             (prompt lookup), which needs nothing.
         draft_model: a small model with the same vocabulary: loaded, a folder, or a hub id; or a
-            trained drafter's. What a loaded one's `generation_config` holds as
-            `num_assistant_tokens`, `…_schedule` and `assistant_confidence_threshold` counts.
+            trained drafter's, which is read at each call. What a loaded one's `generation_config`
+            holds as `num_assistant_tokens`, `…_schedule` and `assistant_confidence_threshold`
+            counts.
         streamer: as for `generate`, which takes it as well.
         tokenizer, stop_strings: as for `generate`, which refuses them with `custom_generate`; a
             tokenizer can also be where to find one.
@@ -133,8 +143,13 @@ def assisted(
     ]
     if config.get("method") is None:
         config["method"] = guessed_method({"model": config[models[0]]}) if models else "pld"
-    if config.get(_THRESHOLD) is not None and _takes_schedules(config["method"]):
-        config.setdefault(_SCHEDULE, _CONFIDENCE)  # where transformers needs no other schedule
+    if _takes_schedules(config["method"]):
+        config |= _schedule(config)
+    if isinstance(config["method"], str) and parse(config["method"]).combiner == ONLINE:
+        raise ForetokenError(
+            "assisted keeps no drafter between calls, so 'online' would forget what it learned; "
+            "use foretoken.LLM(model, …), which takes a loaded model, too."
+        )
     build(config)  # an unknown name, or two of one option, fails here, not at the first call
     for key in models:
         config["model"] = config.pop(key)
@@ -283,13 +298,23 @@ def _takes_schedules(method: Any) -> bool:
     return drafter in ("small_lm", "tli") and (row is None or _SCHEDULE not in row.options)
 
 
+def _schedule(config: Mapping[str, Any]) -> dict[str, str]:
+    """The schedule by our name for it; none where none follows from what is given."""
+    given = config.get(_SCHEDULE)
+    if isinstance(given, str):
+        given = given.removesuffix("_transient")  # what that forgets ours never keeps
+    if config.get(_THRESHOLD) is not None and given in (None, "constant"):
+        given = _CONFIDENCE  # transformers needs no other schedule for it
+    return {_SCHEDULE: given} if isinstance(given, str) else {}
+
+
 def _drafts_with_models(method: Any) -> bool:
-    """Whether its models are language models. A trained drafter's folder is the drafter's to read,
-    which knows the target."""
+    """Whether its models are language models, as those of drafters that aren't ours are taken for.
+    A trained drafter's folder is the drafter's to read, which knows the target."""
     if not isinstance(method, str):
         return False
     needs = needs_of(method)
-    return method == AUTO or (Need.DRAFT_MODEL in needs and Need.WEIGHTS not in needs)
+    return method == AUTO or not needs or (Need.DRAFT_MODEL in needs and Need.WEIGHTS not in needs)
 
 
 def _kept(config: Mapping[str, Any], generation_config: Any) -> dict[str, Any]:

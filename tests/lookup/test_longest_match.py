@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from foretoken.lookup.longest_match import copy_after, repeated
@@ -14,11 +14,16 @@ def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
     for size in range(1, min(longest, len(tokens) - 1) + 1):
         for start in range(len(tokens) - 1 - size, -1, -1):
             if tokens[start : start + size] == tokens[-size:]:
-                found = tokens[start + size : start + size + limit]
+                found = tokens[start + size :]
                 break
-    return found
+    period = len(found)
+    again = [tokens[i] == tokens[i - period] for i in range(period, len(tokens))]
+    if 0 < period < limit and len(again) >= max(period, 8) and all(again[-max(period, 8) :]):
+        found = found * limit
+    return found[:limit]
 
 
+@example([0] * 9, 3, 6)
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.sampled_from([0, 1, 256, 5 * 256, 1 << 16]), min_size=1, max_size=14),

@@ -99,6 +99,7 @@ def tool_options(tokenizer: Any, tools: Seq[Mapping[str, Any]]) -> dict[str, Any
     where there are no tools. Raises `ForetokenError` for a template that doesn't read them."""
     if not tools:
         return {}
+    _checked(tokenizer)
     if not reads(tokenizer, "tools"):
         raise ForetokenError(
             "This model's chat template doesn't read tools; describe them in a system message."
@@ -108,7 +109,7 @@ def tool_options(tokenizer: Any, tools: Seq[Mapping[str, Any]]) -> dict[str, Any
 
 def template_options(tokenizer: Any, tools: Any, variables: Any) -> dict[str, Any]:
     """What a template reads beside messages: the functions that may be called, and variables of its
-    own. Raises `ForetokenError` for what it doesn't read, or is none."""
+    own. Raises `ForetokenError` for functions that it doesn't read, and for what is no variable."""
     hint = Mapping[str, Any] | None
     options: dict[str, Any] = dict(typed("chat_template_kwargs", variables, hint) or {})
     wrong = sorted(NO_VARIABLES & options.keys())
