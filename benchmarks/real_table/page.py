@@ -63,6 +63,7 @@ def _best(cells: Sequence[Record], target: str) -> str:
     own = max(greedy, key=lambda cell: len(cell["rows"]))
     at_1 = {name: row for cell in sampled for name, row in from_outside(cell).items()}
     seen, shown = from_outside(own), _shown(own["rows"])
+    shown.sort(key=lambda row: -_ratio(seen[row["method"]]["decoding"]["over_own_plain"]))
     rows = [_ours(row, seen[row["method"]], at_1.get(row["method"])) for row in shown]
     others = fastest_precisions(_peers(greedy))
     drawn = _peers(sampled)
@@ -190,8 +191,13 @@ def _alone(cells: Sequence[Record], target: str, temperature: float) -> list[Rec
     return [c for c in found if c["stage"] == stage and c["temperature"] == temperature]
 
 
+def _ratio(over_plain: Record | None) -> float:
+    """Plain decoding has none over itself."""
+    return over_plain["ratio"] if over_plain else 1.0
+
+
 def _shown(rows: Sequence[Record]) -> list[Record]:
-    """Plain decoding, `auto`, and the fastest of the others; from the fastest on."""
+    """Plain decoding, `auto`, and the fastest of the others."""
     rated = [row for row in rows if row["over_plain"]]
     rated.sort(key=lambda row: -row["over_plain"]["ratio"])
     others = [row for row in rated if row["method"] not in (BASELINE, "auto")]

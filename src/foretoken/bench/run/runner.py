@@ -251,9 +251,8 @@ class Runner:
                 llm.close()  # a drafter that was given as an object drafts for one at a time
             self.llms[label] = self._load(label)  # the old one may be in any state
             return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
-        began = perf_counter()
-        _settle(llm.engine.drafter)
-        stats = replace(llm.stats, other_time=llm.stats.other_time + perf_counter() - began)
+        learning = _settled(llm.engine.drafter)
+        stats = replace(llm.stats, other_time=llm.stats.other_time + learning)
         usage = GroupUsage(stats, self._memory.mib(), budget.peak / 2**20, self._energy.joules())
         return answers(asked, outputs, usage, llm.tokenizer)
 
@@ -340,13 +339,14 @@ def _note_failures(served: Mapping[str, Seq[Answer]], failures: dict[Conversatio
                 failures[label, answer.id] = f"plain decoding failed: {answer.error}"
 
 
-def _settle(drafter: Drafter) -> None:
-    """Wait for a training step that is under way: it would compute during the next method's
-    answers, whose time isn't its own."""
-    if isinstance(drafter, Online):
-        drafter.learner.settle()
-    for part in drafter.parts:
-        _settle(part)
+def _settled(drafter: Drafter) -> float:
+    """Wait for a training step that is under way, which would compute during the next method's
+    answers; the seconds that it took."""
+    if not isinstance(drafter, Online):
+        return sum(map(_settled, drafter.parts))
+    began = perf_counter()
+    drafter.learner.settle()
+    return perf_counter() - began
 
 
 def _reset_drafter(llm: LLM) -> None:

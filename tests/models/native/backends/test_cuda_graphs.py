@@ -135,7 +135,13 @@ def test_graphs_are_recorded_on_the_models_gpu(monkeypatch: pytest.MonkeyPatch) 
         current.pop()
 
     @contextmanager
-    def graph(made: Any, pool: Any, stream: Stream = Stream(current[0])) -> Iterator[None]:  # noqa: B008
+    def graph(
+        made: Any,
+        pool: Any,
+        stream: Stream = Stream(current[0]),  # noqa: B008
+        capture_error_mode: str = "global",
+    ) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"  # another model may run in another thread
         recorded.append(stream.device)
         yield
 
