@@ -33,7 +33,8 @@ Arrays = dict[str, "NDArray[np.integer]"]
 _HEADER = "header"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz", ".json")
 _PIECES, _PIECE = 4096, 64  # of a large file: how many pieces are read, and their bytes
-_DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
+DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
+"""What reading a damaged file of arrays raises."""
 
 
 @contextlib.contextmanager
@@ -218,7 +219,7 @@ def read_arrays(
     except OSError as error:
         reason = error.strerror or "it is no such file"
         raise ForetokenError(f"{path} can't be read as a {kind}: {reason}.") from error
-    except _DAMAGE as error:
+    except DAMAGE as error:
         raise ForetokenError(
             f"{path} is damaged or not a {kind} that foretoken saved; make it again."
         ) from error

@@ -144,7 +144,8 @@ def assisted(
     if config.get("method") is None:
         config["method"] = guessed_method({"model": config[models[0]]}) if models else "pld"
     if _takes_schedules(config["method"]):
-        config |= _schedule(config)
+        named = _schedule(config.get(_SCHEDULE), config.get(_THRESHOLD))
+        config |= {} if named is None else {_SCHEDULE: named}
     if isinstance(config["method"], str) and parse(config["method"]).combiner == ONLINE:
         raise ForetokenError(
             "assisted keeps no drafter between calls, so 'online' would forget what it learned; "
@@ -298,14 +299,11 @@ def _takes_schedules(method: Any) -> bool:
     return drafter in ("small_lm", "tli") and (row is None or _SCHEDULE not in row.options)
 
 
-def _schedule(config: Mapping[str, Any]) -> dict[str, str]:
-    """The schedule by our name for it; none where none follows from what is given."""
-    given = config.get(_SCHEDULE)
-    if isinstance(given, str):
-        given = given.removesuffix("_transient")  # what that forgets ours never keeps
-    if config.get(_THRESHOLD) is not None and given in (None, "constant"):
-        given = _CONFIDENCE  # transformers needs no other schedule for it
-    return {_SCHEDULE: given} if isinstance(given, str) else {}
+def _schedule(named: Any, threshold: float | None) -> Any:
+    """Our name for transformers' schedule, or the rule that is given; None for none."""
+    if isinstance(named, str):
+        named = named.removesuffix("_transient")  # what that forgets ours never keeps
+    return _CONFIDENCE if threshold is not None and named in (None, "constant") else named
 
 
 def _drafts_with_models(method: Any) -> bool:
@@ -328,11 +326,8 @@ def _kept(config: Mapping[str, Any], generation_config: Any) -> dict[str, Any]:
     if not by_name or not _takes_schedules(method):
         return {}
     drafts = getattr(config["model"], "generation_config", None)
-    threshold = getattr(drafts, _THRESHOLD, None)
-    # What "heuristic_transient" forgets between calls, our heuristic never keeps.
-    schedule = (getattr(drafts, _SCHEDULE, None) or "constant").removesuffix("_transient")
-    if threshold and schedule == "constant":
-        schedule = _CONFIDENCE
+    threshold = getattr(drafts, _THRESHOLD, None) or None  # 0 is none
+    schedule = _schedule(getattr(drafts, _SCHEDULE, None), threshold) or "constant"
     if config.get(_SCHEDULE, schedule) != _CONFIDENCE:
         threshold = None  # of other schedules it has no meaning, or another one
     tokens = getattr(drafts, "num_assistant_tokens", None)

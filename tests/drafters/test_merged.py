@@ -92,6 +92,11 @@ def test_distribution(name: str) -> None:
     check_distribution(make, rule, table_pair(3), WARM, 3, prompt=[0, 1, 2, 0, 1], **options)
 
 
+BIASED = (MultiCandidate(), table_pair(3), WARM, 3)
+ONE_STEP: dict[str, Any] = {"rows": 1, "prompt": [0, 1, 2, 0, 1], "steps": 1, "budget": 3}
+"""What `check_distribution` shows a bias by."""
+
+
 class Sorted(Merged):
     """Not allowed: a draw without replacement after a copied sibling that it didn't leave out."""
 
@@ -107,14 +112,8 @@ def test_draws_without_replacement_stand_first() -> None:
     with pytest.raises(AssertionError, match="is off by"):
         check_distribution(
             lambda p: Sorted([PromptLookup(1), SmallTree(p.draft, widths=(2,))]),
-            MultiCandidate(),
-            table_pair(3),
-            WARM,
-            3,
-            rows=1,
-            prompt=[0, 1, 2, 0, 1],
-            steps=1,
-            budget=3,
+            *BIASED,
+            **ONE_STEP,
             tolerance=1e-3,
         )
 
@@ -131,14 +130,8 @@ def test_no_draw_leaves_out_what_is_judged_before_it() -> None:
     with pytest.raises(AssertionError, match="is off by"):
         check_distribution(
             lambda p: Counted([Stopping(p.draft, 2), SmallTree(p.draft, widths=(2,))]),
-            MultiCandidate(),
-            table_pair(3),
-            WARM,
-            3,
-            rows=1,
-            prompt=[0, 1, 2, 0, 1],
-            steps=1,
-            budget=3,
+            *BIASED,
+            **ONE_STEP,
         )
 
 

@@ -140,9 +140,8 @@ def _with_single_options(
 
     if not isinstance(method := config.get("method"), str):
         return config
-    single = method_config(method, small, tokens, models)
-    length = {key: single.pop(key) for key in ("num_speculative_tokens",) if key in single}
-    return replaced(replaced(single, config), length)
+    length = method_config(method, None, tokens)
+    return replaced(replaced(method_config(method, small, None, models), config), length)
 
 
 def _check_used(named: Mapping[str, str], methods: Seq[str], inflated: bool) -> None:

@@ -111,15 +111,20 @@ def test_acceptance_comes_from_the_counters(
     assert found["tokens"] == 8
 
 
-def test_counters_that_are_missing_for_a_turn() -> None:
-    """Its tokens are of no pass that is known, whatever is known of the other turn."""
+def later_than_the_first() -> Callable[[int], str]:
+    """Counters that aren't there as they are first looked at."""
     looks: list[int] = []
 
     def counters(requests: int) -> str:
         looks.append(requests)
         return "" if len(looks) == 1 else vllm(1000 + requests)
 
-    with serving(counters) as (_, endpoint):
+    return counters
+
+
+def test_counters_that_are_missing_for_a_turn() -> None:
+    """Its tokens are of no pass that is known, whatever is known of the other turn."""
+    with serving(later_than_the_first()) as (_, endpoint):
         found = serve(RemoteRunner(plan(), endpoint), replace(PROMPT, turns=("One?", "Two?")))
     assert [(a.turn, a.tokens, a.passes) for a in found] == [(0, 8, 0), (1, 8, 5)]
     assert metrics.measure(found, [])["mean_acceptance_length"] == 8 / 5
@@ -127,13 +132,7 @@ def test_counters_that_are_missing_for_a_turn() -> None:
 
 def test_counters_that_are_missing_for_a_group() -> None:
     """It has no acceptance: neither all drafts since the server's start, nor tokens of no pass."""
-    looks: list[int] = []
-
-    def counters(requests: int) -> str:
-        looks.append(requests)
-        return "" if len(looks) == 1 else vllm(1000 + requests)
-
-    with serving(counters) as (_, endpoint):
+    with serving(later_than_the_first()) as (_, endpoint):
         found = serve(RemoteRunner(plan(), endpoint), PROMPT, replace(PROMPT, id="2"))
     assert [(a.tokens, a.passes, a.drafted) for a in found] == [(8, 0, 0), (8, 5, 4)]
     measured = metrics.measure(found, [])

@@ -14,11 +14,9 @@ Legend: N entries, Q queries, K nearest, D width.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -26,7 +24,7 @@ from numpy.typing import NDArray
 
 from foretoken.apps.search import contenders, products
 from foretoken.errors import ForetokenError, one_line
-from foretoken.files import replacing
+from foretoken.files import DAMAGE, replacing
 from foretoken.models.feed import chain_feed
 from foretoken.models.model import CausalLM
 from foretoken.progress import track_late
@@ -35,7 +33,6 @@ Ids = NDArray[np.intp]
 Distances = NDArray[np.float64]
 
 _WINDOWS = 8  # texts of a pass
-_DAMAGE = (BadZipFile, EOFError, KeyError, TypeError, ValueError, zlib.error)
 
 
 class Neighbours:
@@ -118,7 +115,7 @@ class Neighbours:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 return cls(stored["keys"], stored["tokens"])
-        except (*_DAMAGE, OSError) as error:
+        except (*DAMAGE, OSError) as error:
             raise ForetokenError(
                 f"{path} can't be read as a datastore of neighbours ({one_line(error)}); build it "
                 "again."
