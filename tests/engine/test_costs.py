@@ -215,15 +215,15 @@ def test_widths_that_were_not_timed() -> None:
     assert costs.completed({1: 10.0, 64: 9.0})[32] == pytest.approx(9.5)
 
 
-def test_what_a_pass_reads_besides_weights(pair: Pair) -> None:
+def test_what_a_pass_reads_besides_weights(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """A token of the cache takes as long as so many bytes of weights; in 16 bits, half as long."""
+    rising = {1: 2.0, 8: 3.0}  # timed ones may fall by chance, which the curve would even out
+    monkeypatch.setattr(costs, "_passes", lambda model, known, until: (rising, 1.0))
     for stored in (None, torch.bfloat16):
         target = ModelTarget(pair.target, 1, 32, budget=CacheBudget(dtype=stored))
         loop = costs.Loop(target, PromptLookup(3), TargetOnly())
         found, cache = costs.measured(loop, {}), target.cache
-        assert found.per_cell == pytest.approx(
-            found.curve(1) * cache.token_bytes / pair.target.bytes_read
-        )
+        assert found.per_cell == pytest.approx(2.0 * cache.token_bytes / pair.target.bytes_read)
         assert isinstance(pair.target, Transformer) and found.packed == pair.target.packs
 
 
