@@ -20,9 +20,10 @@ def ralm(read: Read) -> str:
     rows = []
     for retriever, found in read("ralm.json")["speed"].items():
         for way, told in WAYS.items():
-            sums, times = found[way], found["speedup"].get(way, 1.0)
-            cells = [f"{sums['seconds']:.1f}", f"{sums['search_seconds']:.1f}"]
-            rows.append([retriever, told, *cells, str(sums["searches"]), f"{times:.2f}"])
+            sums = found[way]
+            cells = [f"{sums['seconds']:.2f}", f"{sums['search_seconds']:.2f}"]
+            times = ranged(sums["times_plain"], sums["times_plain_ci95"])
+            rows.append([retriever, told, *cells, f"{sums['searches']:.0f}", times])
     head = ["retriever", "", "seconds", "of retrieval", "retrievals", "times as fast"]
     return markdown(head, rows, words=2)
 

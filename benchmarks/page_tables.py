@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 import page_applications as applications
 import tables as peers
+from real_table import beside, conditions, stages
 from real_table import page as real_page
 
 Read = Callable[[str], dict[str, Any]]
@@ -271,39 +272,20 @@ def other_engines(read: Read) -> str:
 def other_engines_large(read: Read) -> str:
     """The same at 1.1b, where two engines at a time fill the machine."""
     names = ("peers-1.1b.json", "peers-1.1b-openvino.json", "peers-1.1b-llama.cpp.json")
-    return "\n\n".join(peers.table(read(name)["targets"][0]) for name in names)
+    return "\n\n".join(peers.pair(read(name)) for name in names)
 
 
 def acceptance(read: Read) -> str:
-    """The bundled pair on held-out prompts, answers that loop left out."""
+    """The bundled pair on held-out prompts; how many were left out, and why."""
+    counts = ("prompts", "looping", "skipped")
     rows = read("acceptance.json")["by_task"].items()
     return markdown(
-        ["task", "tokens a pass", "prompts", "left out: they loop"],
+        ["task", "tokens a pass", "prompts", "left out: they loop", "too long"],
         [
-            [task, f"{row['mean_acceptance_length']:.2f}", f"{row['prompts']}", f"{row['looping']}"]
+            [task, f"{row['mean_acceptance_length']:.2f}", *(f"{row[name]}" for name in counts)]
             for task, row in rows
         ],
     )
-
-
-def real(read: Read) -> str:
-    """The README's table of real models."""
-    return _of_real(read, real_page.best)
-
-
-def real_precisions(read: Read) -> str:
-    """What drafting gains by the precision of the target's weights."""
-    return _of_real(read, real_page.precisions)
-
-
-def real_screen(read: Read) -> str:
-    """Every method on real models."""
-    return _of_real(read, real_page.screen)
-
-
-def real_trained(read: Read) -> str:
-    """Drafters trained for a real model."""
-    return _of_real(read, real_page.trained)
 
 
 def _over_plain(row: Record | None) -> str:
@@ -313,12 +295,17 @@ def _over_plain(row: Record | None) -> str:
     return ranged(row["speedup"], row["speedup_ci95"])
 
 
-def _of_real(read: Read, made: Callable[[Record], str]) -> str:
-    try:
-        record = read("real.json")
-    except FileNotFoundError:
-        return "*No table of real models is recorded yet.*"
-    return made(record)
+def _of_real(made: Callable[[Record], str]) -> Callable[[Read], str]:
+    """A table of the record of real models, which may not be there yet."""
+
+    def table(read: Read) -> str:
+        try:
+            record = read("real.json")
+        except FileNotFoundError:
+            return "*No table of real models is recorded yet.*"
+        return made(record)
+
+    return table
 
 
 TABLES: dict[str, Callable[[Read], str]] = {
@@ -339,10 +326,17 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "passes": passes,
     "perplexity": perplexity,
     "ralm": applications.ralm,
-    "real": real,
-    "real-precisions": real_precisions,
-    "real-screen": real_screen,
-    "real-trained": real_trained,
+    "real": _of_real(real_page.best),
+    "real-batches": _of_real(conditions.batches),
+    "real-files": _of_real(conditions.files),
+    "real-memory": _of_real(conditions.memory),
+    "real-peers": _of_real(beside.everywhere),
+    "real-precisions": _of_real(stages.precisions),
+    "real-rows": _of_real(conditions.options),
+    "real-screen": _of_real(stages.screen),
+    "real-tasks": _of_real(conditions.tasks),
+    "real-trained": _of_real(stages.trained),
+    "real-warm": _of_real(conditions.warm),
     "seq2seq": applications.seq2seq,
     "serving": serving,
     "step": step,

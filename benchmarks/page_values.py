@@ -53,10 +53,33 @@ def _auto(record: Record) -> dict[str, Any]:
     return {"worst": min(record["cells"].values(), key=lambda cell: cell["of_best"])}
 
 
+def _growing(record: Record) -> dict[str, Any]:
+    """Of each model the milliseconds that growing adds to a token, over all of its tokens: what
+    passes that take no pages differ by is noise."""
+    return {
+        "ms a token": [
+            model["growing_steps"] * model["extra_ms_of_a_growing_step"] / model["tokens"]
+            for model in record["models"]
+        ]
+    }
+
+
+def _copying(record: Record) -> dict[str, Any]:
+    return {"datastore": {"million tokens": record["datastore_tokens"] / 1e6}}
+
+
+def _real(record: Record) -> dict[str, Any]:
+    """The sizes of the files."""
+    return {"mb": {file: own["bytes"] / 1e6 for file, own in record["models"].items()}}
+
+
 DERIVED: dict[str, Callable[[Record], dict[str, Any]]] = {
     "alignment.json": _alignment,
     "auto.json": _auto,
+    "growing.json": _growing,
+    "copying.json": _copying,
     "online.json": _online,
+    "real.json": _real,
     "soak.json": _soak,
     "speeds.json": _speeds,
 }

@@ -168,7 +168,7 @@ def measure_memory(whole: Whole, bench: Bench) -> None:
         for method, paths in ((BASELINE, models[:1]), ("sps", models)):
             if method == BASELINE or target.draft:
                 rows.append({"target": name, "method": method, **_peak(backend, paths)})
-    write_json(bench.work / MEMORY, {"rows": rows})
+    write_json(bench.work / MEMORY, {"environment": environment(), "rows": rows})
 
 
 def _peak(backend: str, paths: list[str]) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _peak(backend: str, paths: list[str]) -> dict[str, Any]:
 
 
 def show(record: dict[str, Any]) -> None:
-    """Every cell's rows."""
+    """Every cell's rows, and what a conversation takes of memory."""
     for cell in record["cells"]:
         print(f"\n{title(cell)}: {cell['prompts']} prompts, {cell['rounds']} rounds")
         head = ["row", "tokens/s", "over plain", "tokens/pass", "ideal", "of it", "same"]
@@ -190,6 +190,11 @@ def show(record: dict[str, Any]) -> None:
             table(
                 [["engine", "decoding", "whole", "over ours plainly"], *map(_peer, cell["peers"])]
             )
+    if record["memory"]:
+        print("\nThe most that one conversation takes:")
+        table(
+            [["target", "method", "weights", "tokens", "MiB"], *map(_peak_line, record["memory"])]
+        )
 
 
 def _line(row: dict[str, Any]) -> list[str]:
@@ -199,6 +204,11 @@ def _line(row: dict[str, Any]) -> list[str]:
     speed, length, ideal = (_number(value) for value in numbers)
     over, of_ideal = _ratio(row["over_plain"]), _number(row["of_ideal"])
     return [row["method"], speed, over, length, ideal, of_ideal, said]
+
+
+def _peak_line(row: dict[str, Any]) -> list[str]:
+    size = f"{row['peak_mib']:.0f}"
+    return [row["target"], row["method"], row["backend"], str(row["tokens"]), size]
 
 
 def _peer(row: dict[str, Any]) -> list[str]:

@@ -120,6 +120,13 @@ def test_a_table_that_cannot_be_made_is_named() -> None:
         assert any("table ladder" in line for line in pages.faults(page)), repr(body)
 
 
+def test_every_prompt_that_was_left_out_has_a_column() -> None:
+    """Prompts of the pair's acceptance: those that count, that loop and that are too long."""
+    part = {"mean_acceptance_length": 1.5, "prompts": 10, "looping": 11, "skipped": 3}
+    made = page_tables.acceptance(lambda name: {"by_task": {"qa": part}})
+    assert made.splitlines()[-1] == "| qa | 1.50 | 10 | 11 | 3 |"
+
+
 def test_what_a_mark_compares() -> None:
     """The numbers before it, the last one nearest, rounded as printed; a % is a hundredth."""
     record = {"rate": 0.18403, "pair": {"low": 1.0, "ends": [0.954, 1.25]}, "many": 12345}
@@ -225,8 +232,10 @@ def ours(method: str, ratio: float) -> dict[str, Any]:
 def theirs(engine: str, method: str, speed: float, ratio: float) -> dict[str, Any]:
     over = {"ratio": ratio, "ci95": None}
     decoding = {"tokens_per_second": speed, "over_own_plain": over}
-    told = {"engine": engine, "method": method, "rounds": 1}
-    return {**told, "decoding": decoding, "whole": decoding}
+    kind = method.partition(",")[0]
+    told = {"engine": engine, "method": method, "rounds": 1, "kind": kind, "options": {}}
+    beside = {"over_foretoken_plain": {"ratio": speed / 20, "ci95": None}}
+    return {**told, "decoding": {**decoding, **beside}, "whole": {**decoding, **beside}}
 
 
 def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict[str, Any]:
@@ -235,6 +244,7 @@ def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict
     asked = {
         "max_tokens": 64,
         "prompts": 24,
+        "turns": 24,
         "rounds": 1,
         "complete": True,
         "target": "smollm2-135m",
@@ -247,7 +257,7 @@ def cell(stage: str, temperature: float, rows: list[Any], **others: Any) -> dict
 def real(cells: list[dict[str, Any]]) -> list[str]:
     """The README's table of these cells, in paragraphs."""
     record = {"environment": {"date": "2026-11-23T11:05:36+00:00"}, "cells": cells}
-    return page_tables.real(lambda name: record).split("\n\n")
+    return page_tables.TABLES["real"](lambda name: record).split("\n\n")
 
 
 def test_the_table_of_real_models() -> None:
@@ -272,7 +282,7 @@ def test_the_table_of_real_models() -> None:
         cell("grid", 0.0, [plain, ours("pld", 9.0)], memory="warm"),
     ]
     size = cell("precision", 0.0, [plain, drafts], target="qwen2.5-coder-0.5b")  # stands elsewhere
-    intro, title, table, other, _ = real([*screens, size])
+    intro, title, table, beside, other, _ = real([*screens, size])
     assert intro.startswith("One sequence at a time; in brackets 95 % intervals.")
     where = "2 cores of AMD EPYC, 2026-11-23"
     assert title == f"**SmolLM2-135M-Instruct, Q4_1** (24 prompts, 64 tokens at most; {where})"
@@ -283,14 +293,20 @@ def test_the_table_of_real_models() -> None:
         "| llama.cpp | plain | – | 10.0 | – | – | – |",
         "| llama.cpp | draft model | – | 8.0 | 0.80 | 0.80 | – |",
     ]
+    assert beside == (
+        "Over our plain decoding: llama.cpp, plain 0.50; llama.cpp, draft model 0.40."
+    )
     assert other.startswith("**Qwen2.5-Coder-1.5B-Instruct, Q4_K; draft model its 0.5B, Q4_K,")
-    _, title, table, *_ = real([*screens, *grids])
+    assert "runs with `--draft-backend q4`** (24 prompts" in other
+    _, title, table, column, *_ = real([*screens, *grids])
+    assert column == f"The last column: 1 round, on {where}."
     assert title.endswith(f"(80 prompts, 128 tokens at most, 3 rounds; {where})")
     assert table.splitlines()[3] == (
         "| foretoken | `pld` | 2.40 | 24.0 | 1.20 (1.10–1.30) | 1.20 (1.10–1.30) "
         "| 1.30 (1.20–1.40) |"
     )
-    lines = page_tables.real_screen(lambda name: {"cells": screens}).splitlines()
+    made = page_tables.TABLES["real-screen"](lambda name: {"cells": screens})
+    lines = made.split("\n\n")[0].splitlines()
     assert lines[-1] == "| `pld\\|sps` | 3.60 | 1.80 (1.70–1.90) | 3.60 | 1.80 (1.70–1.90) |"
     assert lines[-2] == "| `pld` | 2.20 | 1.10 (1.00–1.20) | – | – |"
     screens[1]["machines"] = [{"cpu": "Xeon", "cores": 4}]
@@ -320,8 +336,8 @@ def test_ours_and_theirs_are_seen_alike() -> None:
     ]
     assert looping.startswith("The answers to 1 of the 24 prompts [loop]")
     assert looping.endswith("over plain decoding are: `sps-8-sure` 1.66.")
-    assert options.startswith('As `-sc`: `sps-8-sure` is `{"method": "sps", "model": "DRAFT"')
-    assert "sps-2" not in options
+    assert options.startswith('As `-sc`, `sps-8-sure` is `{"method": "sps", "model": "DRAFT"')
+    assert "docs/real-models.md#the-rows" in options
 
 
 def test_the_table_of_real_models_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +348,7 @@ def test_the_table_of_real_models_fits_a_screen(monkeypatch: pytest.MonkeyPatch)
     methods = [line.split(" | ")[1].strip("`") for line in table.splitlines()[2:]]
     assert methods == ["m9", "m8", "m7", "m6", "m5", "plain", "auto"]
     monkeypatch.setattr(pages, "RECORDS", ())
-    said = page_tables.real(pages.recorded.__wrapped__)
+    said = page_tables.TABLES["real"](pages.recorded.__wrapped__)
     assert said == "*No table of real models is recorded yet.*"
 
 

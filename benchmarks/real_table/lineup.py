@@ -47,6 +47,14 @@ TARGETS = {
     "qwen2.5-coder-0.5b": Target("qwen2.5-coder-0.5b-instruct.gguf"),
     "mini": Target("mini", "mini-draft"),
 }
+FETCHED = {
+    "qwen2.5-coder-1.5b-instruct.gguf": "Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF/"
+    "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+    "qwen2.5-coder-0.5b-instruct.gguf": "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF/"
+    "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+    "smollm2-135m-instruct.gguf": "smollm2-135m-instruct",
+}
+"""What `foretoken zoo fetch` brings each file by, which lies under its name here."""
 PAIR, SMALL, OTHER_SIZE = "qwen2.5-coder-1.5b", "smollm2-135m", "qwen2.5-coder-0.5b"
 
 _SPS: dict[str, dict[str, Any]] = {
@@ -145,8 +153,11 @@ PEERS = {
     "openvino int4": Peer("openvino", "int4", {"properties": _THEIR_OWN}),
 }
 
+_AS_OTHERS = {"--spec-ngram-simple-size-n": "3", "--spec-ngram-simple-size-m": "10"}
+"""The other engines' prompt lookup: after n-grams of 3 it copies 10 tokens."""
 _LLAMA = (
     ("", "ngram-simple", {}),
+    ("3 and 10", "ngram-simple", _AS_OTHERS),
     ("map-k", "ngram-map-k", {}),
     ("map-k4v", "ngram-map-k4v", {}),
     ("mod", "ngram-mod", {}),

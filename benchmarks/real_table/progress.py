@@ -24,6 +24,7 @@ from real_table.cells import (
     seconds,
     settle,
 )
+from real_table.folder import read
 from real_table.lineup import PEERS, PLAIN
 from real_table.serve import CELL, CLOCK, read_lines
 
@@ -101,9 +102,7 @@ class Whole:
         return read_json(path, "what the screen decided")
 
     def _settle(self) -> dict[str, Any]:
-        found = {
-            cell: figures.cell([figures.read(self.work / cell.name)]) for cell in self.screened()
-        }
+        found = {cell: figures.cell([read(self.work / cell.name)]) for cell in self.screened()}
         choices = {
             t: choice([c for at, c in found.items() if at.target == t])
             for t in dict.fromkeys(cell.target for cell in found)
@@ -151,7 +150,7 @@ class Whole:
             return Pace(**own[target])
         for cell in self.screened():
             if cell.target == target and not cell.peers and self.done(cell):
-                return pace([figures.cell([figures.read(self.work / cell.name)])])
+                return pace([figures.cell([read(self.work / cell.name)])])
         return GUESS[target]
 
 

@@ -13,22 +13,29 @@
     trained                   the drafters that were trained, {"drafters", "missing"}: see
                               real_table/trained.py
     memory                    [{"target", "method", "tokens", "peak_mib", "backend"}]
+    memory_environment        the machine, commit and date of these; null where they weren't noted
     cells                     a cell each: see `figures.cell`
     missed                    what was asked for and not found, in words
 
 A cell: stage ("screen", "grid", "whole", "precision", "trained"), target, precision, backend,
-parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, dates, machines and
-commits (of every piece in which its rounds were served), max_tokens, prompts, turns, groups (served
-together), prompt_tokens, written (how much of max_tokens answers have), skipped, looping (prompts
-that plain decoding answers with a loop), not_run, costs, rows, best_trained (of the stage
-"trained": {"method", "over"}, the fastest row of a trained drafter over each row of none) and
-peers.
+parameters, batch_size, temperature, memory ("cold", "warm"), complete, rounds, speed_rounds (the
+numbers of those that have every row, other engines' too: of these are all tokens_per_second and
+ms_per_step), dates (the earliest first), machines and commits (of every piece in which its rounds
+were served), max_tokens, prompts, turns, groups (served together), prompt_tokens, written (how much
+of max_tokens answers have), skipped, looping (prompts that plain decoding answers with a loop),
+stalled ([{"round", "group", "turn", "rows"}]: turns that no speed counts, and the rows that stalled
+in them, each with the seconds over; see stalls.py), timed (how many answers of all rows, in a batch
+groups' turns, were looked at for that), not_run, costs, not_judged ([{"rows", "round", "timed_ms",
+"plain_ms"}]: rows that have no ideal, as the passes timed in a round aren't those that plain
+decoding had there), rows, best_trained (of the stage "trained": {"method", "over"}, the fastest row
+of a trained drafter over each row of none) and peers.
 
-A row: engine "foretoken", method, config, prompts, tokens, target_passes, tokens_per_second,
-over_plain {"ratio", "ci95"}, mean_acceptance_length, draft_acceptance_rate, ms_per_step, ideal,
-of_ideal, identity {"prompts", "identical", "near_tie", "different"} or null, peak_memory_mib,
-kv_cache_mib, failed, errors, without_looping, whole {"tokens_per_second", "over_plain"}, margins,
-and by_task: task -> the same numbers, where prompts are served one by one.
+A row: engine "foretoken", method, config, rounds (how many have it), prompts, tokens,
+target_passes, tokens_per_second, over_plain {"ratio", "ci95"} (in all rounds that have it),
+mean_acceptance_length, draft_acceptance_rate, ms_per_step, ideal, of_ideal, identity {"prompts",
+"identical", "near_tie", "different"} or null, peak_memory_mib, kv_cache_mib, failed, errors,
+without_looping, whole {"tokens_per_second", "over_plain"} (a batch's until its last answer ends),
+margins, and by_task: task -> the same numbers, where prompts are served one by one.
 
 A peers' row (ours stand there too, by the same definitions): engine, method, kind, options,
 version, rounds (in which it was asked), prompts, tokens, failed, errors, same_as_own_plain of
@@ -48,6 +55,7 @@ from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
 from real_table import figures, trained
 from real_table.cells import OF_TRAINED, Cell
+from real_table.folder import read
 from real_table.lineup import OTHER_SIZE, PAIR, SMALL, TARGETS
 from real_table.progress import SETTLED, Whole
 from real_table.prompts import OWN
@@ -74,6 +82,7 @@ def _sha256(path: Path) -> str:
 
 def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> dict[str, Any]:
     """The whole record. left: seconds that what is left is expected to take."""
+    memory = _json(whole.work / MEMORY, {"rows": []})
     record: dict[str, Any] = {
         "benchmark": "real",
         "environment": environment(),
@@ -102,7 +111,8 @@ def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> d
         "peers_left_out": _peers_left_out(whole),
         "choices": whole.settled()["choices"] if (whole.work / SETTLED).is_file() else {},
         OF_TRAINED: {k: v for k, v in whole.trained().items() if k != "cells"},
-        "memory": _json(whole.work / MEMORY, {"rows": []})["rows"],
+        "memory": memory["rows"],
+        "memory_environment": memory.get("environment"),
         "cells": list(_cells(whole)),
     }
     return {**record, "missed": list(missed(record))}
@@ -137,7 +147,7 @@ def _cells(whole: Whole) -> Iterator[dict[str, Any]]:
             kinds.setdefault(cell.kind, []).append(cell)
     for cells in kinds.values():
         done = [cell for cell in cells if whole.done(cell)] or cells[:1]
-        rounds = [figures.read(whole.work / cell.name) for cell in done]
+        rounds = [read(whole.work / cell.name) for cell in done]
         if all(one.answers for one in rounds):
             yield figures.cell(rounds)
 
@@ -190,12 +200,26 @@ def _of_cell(cell: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} failed {row['failed']} prompts ({row['errors'][0]})"
         if cell["temperature"] == 0 and (same is None or same["different"]):
             yield f"{name} writes other tokens than plain decoding for {same} prompts"
-        judged = name != BASELINE and cell["batch_size"] == 1 and row["of_ideal"] is not None
-        if judged and row["mean_acceptance_length"] > LENGTH and row["of_ideal"] < OF_IDEAL:
+        if _judged(row, cell) and row["of_ideal"] is not None and row["of_ideal"] < OF_IDEAL:
             yield f"{name} has {row['of_ideal']:.2f} of its ideal, and {OF_IDEAL} are wanted"
+    asked = [row["method"] for row in cell["rows"] if _judged(row, cell)]
+    for one in cell["not_judged"]:
+        if rows := [name for name in asked if name in one["rows"]]:
+            yield (
+                f"{', '.join(rows)}: not judged by the ideal, as a pass was timed at "
+                f"{one['timed_ms']:.2f} ms in round {one['round']}, where plain decoding's took "
+                f"{one['plain_ms']:.2f}"
+            )
     for row in cell["peers"]:
         if row["failed"]:
             yield f"{row['engine']}, {row['method']} failed {row['failed']}: {row['errors'][0]}"
+
+
+def _judged(row: Mapping[str, Any], cell: Mapping[str, Any]) -> bool:
+    """Whether a share of its ideal is asked of a row."""
+    length = row["mean_acceptance_length"]
+    alone = row["method"] != BASELINE and cell["batch_size"] == 1
+    return alone and length is not None and length > LENGTH
 
 
 def _best(cells: list[dict[str, Any]]) -> Iterator[str]:

@@ -30,6 +30,7 @@ from foretoken.files import write_json
 from real_table import figures
 from real_table.cells import OF_TRAINED, Cell
 from real_table.engines import drafter
+from real_table.folder import read
 from real_table.lineup import DRAFTERS, PAPERS, SMALL, TRAINED
 from real_table.progress import OPENED, Whole
 
@@ -81,7 +82,7 @@ def _untrained(whole: Whole) -> list[str]:
     screened = next(c for c in whole.screened() if c.target == SMALL and not c.peers)
     if not whole.done(screened):
         return [row for row in screened.rows if row != BASELINE]
-    return could_be_best(figures.cell([figures.read(whole.work / screened.name)])["rows"])
+    return could_be_best(figures.cell([read(whole.work / screened.name)])["rows"])
 
 
 def could_be_best(rows: Sequence[Mapping[str, Any]]) -> list[str]:
