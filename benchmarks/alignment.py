@@ -9,7 +9,8 @@ learns as before (a pair to compare with). Each serves the bundled prompts at te
 (there with four answers to each), four tokens a draft; prompts whose plain greedy answer loops are
 left out. Intervals are of ratios, paired over prompts, 95 %.
 
-Resumes from WORK after an interruption, and adds further arms. Example:
+Resumes from WORK after an interruption, and adds further arms; other settings than WORK was begun
+with are refused. Example:
 
     python benchmarks/alignment.py --data prompts.jsonl --work WORK
     python benchmarks/alignment.py --check
@@ -28,7 +29,8 @@ from typing import Any
 from lengths import WRITTEN, Counts, compared, served, telling
 from shared import options, save
 
-from foretoken.files import write_file
+from foretoken.files import fingerprint, read_json, write_file, write_json
+from foretoken.models import gguf
 from foretoken.models.load import find, read_config
 from foretoken.progress import track
 from foretoken.train.data import read_conversations
@@ -57,6 +59,10 @@ NUMBERS = (
     "bos_token_id",
     "eos_token_id",
 )
+
+
+FREE = ("work", "out", "check", "objectives", "sources")
+"""Options that may change from one run in a folder to the next."""
 
 
 def arms(given: Namespace) -> list[str]:
@@ -90,12 +96,38 @@ def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any
     )
 
 
+def begin(given: Namespace) -> None:
+    """Note in WORK what decides how its checkpoints and answers are made. Ends the program where
+    they were made otherwise, or nothing says how."""
+    path = given.work / "settings.json"
+    fixed = {name: value for name, value in vars(given).items() if name not in FREE}
+    models = {
+        name: fingerprint(*gguf.files_of(find(fixed[name]))) for name in ("model", "draft_model")
+    }
+    asked = {**fixed, **models, "data": [fingerprint(Path(name)) for name in given.data]}
+    if not path.exists() and given.work.is_dir() and any(given.work.iterdir()):
+        raise SystemExit(
+            f"{given.work} holds files and no {path.name} that says how they were made; give "
+            "another --work."
+        )
+    before = read_json(path, "the settings of trainings") if path.exists() else asked
+    for name, value in asked.items():
+        if before.get(name) != value:
+            option = f"--{name.replace('_', '-')}"
+            raise SystemExit(
+                f"{given.work} was begun with another {option}: {before.get(name)!r}, now "
+                f"{value!r}; give another --work."
+            )
+    write_json(path, asked)
+
+
 class Bench:
     """Trains and serves what isn't there yet."""
 
     def __init__(self, given: Namespace) -> None:
         self.given = given
         self.asked = [each for name in given.data for each in read_conversations(Path(name))]
+        begin(given)
         count = min(given.limit, len(self.asked))
         self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
         self.keep = telling(given.model, given.prompts)
@@ -313,7 +345,6 @@ def main() -> int:
         return 1 if failures(results) else 0
     if not given.data or not given.work:
         parser.error("give --data and --work, or --check")
-    given.work.mkdir(parents=True, exist_ok=True)
     results = measure(given)
     print("\n".join(page(results)))
     save("alignment", given, results)

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from real_table import prompts as real
-from shared import bundled, options, save, table
+from shared import bundled, options, save, stamp, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.access import Access
@@ -41,6 +41,7 @@ from foretoken.bench.record import BASELINE
 from foretoken.bench.suites.suite import Prompt
 from foretoken.drafters.auto import Auto
 from foretoken.draws import Draws
+from foretoken.errors import ForetokenError
 from foretoken.machine import cache_folder
 from foretoken.progress import track
 from foretoken.protocols import BaseDrafter, Shared
@@ -68,6 +69,8 @@ ANSWERS = {SMALL: 96, PAIR: 48, TOY: 96}
 ROUNDS = {SMALL: 3, PAIR: 1, TOY: 3}
 """How often each batch is answered: where a pass takes a few milliseconds, one round is too short
 to tell two methods apart that differ by three percent."""
+TOKENS = 64
+"""Of an answer, where nothing else is asked for; of records that don't tell, too."""
 BEST, PLAIN, WRONG, ON_TOY = 0.95, 0.99, 0.98, 0.97
 
 
@@ -247,11 +250,16 @@ def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until
     if done >= len(wanted) or perf_counter() >= until:
         return
     lineup = Lineup(cell, given.models)
+    before = cells.get(cell, {"environments": []}).get("environments", [None])  # None: not told
+    environments = [*before, stamp()]
     with track(cell, len(wanted) - done, True) as advance:
         for turn in range(done, len(wanted)):
             for key, own in lineup.seconds(wanted[turn], turn, given.max_tokens).items():
                 logs.setdefault(key, []).append(math.log(own))
-            cells[cell] = result(logs, len(batches), rounds)
+            cells[cell] = {
+                **result(logs, len(batches), rounds),
+                "environments": environments,
+            }
             keep(given, cells)
             advance()
             if perf_counter() >= until:
@@ -268,7 +276,25 @@ def show(cells: dict[str, dict[str, Any]]) -> None:
 
 
 def keep(given: Namespace, cells: dict[str, dict[str, Any]]) -> None:
-    save("auto", given, {"cells": cells, "met": not missed(cells)})
+    found = {"max_tokens": given.max_tokens, "cells": cells, "met": not missed(cells)}
+    save("auto", given, found)
+
+
+def begun(given: Namespace) -> dict[str, dict[str, Any]]:
+    """The record's cells. Raises `ForetokenError` where others are to be measured beside them
+    whose answers have another length."""
+    path = given.out / "auto.json"
+    if given.fresh or not path.is_file():
+        return {}
+    record = json.loads(path.read_text("utf-8"))
+    tokens = record.get("max_tokens", TOKENS)
+    if tokens != given.max_tokens and set(given.cells) != {"none"}:
+        raise ForetokenError(
+            f"The answers in {path} have {tokens} tokens, and {given.max_tokens} are asked for; "
+            f"give --max-tokens {tokens}, or --fresh, which keeps none of its cells."
+        )
+    cells: dict[str, dict[str, Any]] = record["cells"]
+    return cells
 
 
 def main() -> int:
@@ -277,7 +303,7 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=cache_folder() / "models", help="GGUF files")
     parser.add_argument("--list", action="store_true", help="name the cells")
     parser.add_argument("--batches", type=int, help="of a cell, all rounds together (default: all)")
-    parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: 64)")
+    parser.add_argument("--max-tokens", type=int, default=TOKENS, help="of an answer (64)")
     parser.add_argument("--quick", action="store_true", help="six batches of a cell")
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after these")
     parser.add_argument("--fresh", action="store_true", help="keep nothing of earlier runs")
@@ -289,9 +315,7 @@ def main() -> int:
     if unknown := {*given.cells} - {*CELLS, "none"}:
         parser.error(f"no such cells: {', '.join(sorted(unknown))}; --list names them")
     given.batches = 6 if given.quick else given.batches
-    path = given.out / "auto.json"
-    kept = json.loads(path.read_text("utf-8")) if path.is_file() and not given.fresh else {}
-    cells: dict[str, dict[str, Any]] = kept.get("cells", {})
+    cells = begun(given)
     until = perf_counter() + 60 * given.minutes
     for cell in (cell for cell in CELLS if cell in given.cells):
         measure(cell, cells, given, until)
@@ -302,4 +326,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ForetokenError as error:
+        sys.exit(f"Error: {error}")

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from shared import bundled, inflated, options, save, table
+from shared import bundled, forget, inflated, options, save, table
 from transformers import AutoModelForCausalLM
 
 from foretoken import LLM, SamplingParams
@@ -57,6 +57,7 @@ class Bench:
             device=self.given.device,
             max_num_seqs=slots,
             max_model_len=1024,
+            enable_prefix_caching=False,  # transformers reads the prompt each time, too
             **more,
         )
 
@@ -153,8 +154,9 @@ def attentions(bench: Bench) -> dict[str, float]:
 
 
 def rate(llm: LLM, prompts: list[list[int]], tokens: int) -> float:
-    """Tokens per second, all prompts at once."""
+    """Tokens per second, all prompts at once; nothing of earlier answers is known."""
     params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
+    forget(llm)
     began = perf_counter()
     done = llm.generate(prompts, params)
     spent = perf_counter() - began

@@ -87,7 +87,6 @@ def summary(texts: list[list[tuple[float, float, int]]]) -> dict[str, Any]:
         "extra_ms_of_a_growing_step": statistics.median(growing) if growing else 0.0,
         "largest_extra_ms": max(growing, default=0.0),
         "largest_extra_ms_of_others": max(others, default=0.0),
-        "extra_ms_a_token": sum(extra) / len(extra),
     }
 
 
@@ -98,10 +97,10 @@ def main() -> None:
     given = of_several(parser)
     results = [measured(model, given) for model in given.models]
     keys = ("pass_ms", "growing_steps", "extra_ms_of_a_growing_step", "largest_extra_ms")
-    more = ("largest_extra_ms_of_others", "extra_ms_a_token")
-    rows = [["model", *(key.replace("_", " ") for key in (*keys, *more))]]
+    keys = (*keys, "largest_extra_ms_of_others")
+    rows = [["model", *(key.replace("_", " ") for key in keys)]]
     for part in results:
-        rows.append([part["name"], *(f"{part[key]:.3g}" for key in (*keys, *more))])
+        rows.append([part["name"], *(f"{part[key]:.3g}" for key in keys)])
     table(rows)
     save("growing", given, {"models": results})
 

@@ -56,8 +56,9 @@ class Kept:
 
 
 def of_options(name: str, given: Namespace) -> Kept:
-    """What a benchmark with these options has found, in the cache folder."""
-    plan = {key: value for key, value in vars(given).items() if key not in ("check", "out")}
+    """What a benchmark with these options has found of the same source, in the cache folder."""
+    options = {key: value for key, value in vars(given).items() if key not in ("check", "out")}
+    plan = {"code": code()} | options
     return Kept(cache_folder() / "benchmarks" / f"{name}.jsonl", plan)
 
 

@@ -158,10 +158,15 @@ def speeds(answers: dict[Row, measure.Answer], row: Row) -> list[float]:
     return [(own.tokens - 1) / (whole - first) for whole in own.whole]
 
 
+def answered(answers: dict[Row, measure.Answer], row: Row) -> bool:
+    """Whether a row has speeds, for which its engine's plain decoding is needed."""
+    return all(each in answers and answers[each].error is None for each in (row, plain(row)))
+
+
 def ratio(answers: dict[Row, measure.Answer], kind: str, engine: str) -> float | None:
     """The median over rounds of foretoken's speed ÷ the engine's; None where one has none."""
     pair = [Row("foretoken", kind), Row(engine, kind)]
-    if any(row not in answers or answers[row].error for row in pair):
+    if not all(answered(answers, row) for row in pair):
         return None
     mine, theirs = (speeds(answers, row) for row in pair)
     return statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
@@ -175,7 +180,9 @@ def numbers(answers: dict[Row, measure.Answer]) -> list[dict[str, Any]]:
             "engine": row.engine,
             "kind": row.kind,
             "options": row.options,
-            "tokens_per_second": None if own.error else statistics.median(speeds(answers, row)),
+            "tokens_per_second": (
+                statistics.median(speeds(answers, row)) if answered(answers, row) else None
+            ),
             "foretoken_over_it": ratio(answers, row.kind, row.engine),
             "seconds": own.whole,
             "seconds_first": own.first,
@@ -199,11 +206,22 @@ def _layer(shape: Shape) -> int:
 
 
 def missed(answers: dict[Row, measure.Answer]) -> list[str]:
-    """Limits that are not kept, in words; those of missing peers can't be."""
-    results = []
+    """What failed, other tokens than foretoken's plain ones, and limits that are not kept or were
+    not measured, in words."""
+    said = answers[Row("foretoken", PLAIN)].texts
+    results = [
+        f"{row.kind}: {row.engine}: {own.error}" for row, own in answers.items() if own.error
+    ]
+    results += [
+        f"{row.kind}: {row.engine} wrote other tokens than foretoken plainly"
+        for row, own in answers.items()
+        if not own.error and own.texts != said
+    ]
     for limit in LIMITS:
         got = ratio(answers, limit.kind, limit.engine)
-        if got is not None and got < limit.ratio:
+        if got is None:
+            results.append(f"{limit.kind}: not measured beside {limit.engine}")
+        elif got < limit.ratio:
             results.append(
                 f"{limit.kind}: {got:.2f} times {limit.engine}, and {limit.ratio:g} are wanted"
             )

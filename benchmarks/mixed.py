@@ -73,7 +73,7 @@ _PATIENCE = 120.0  # seconds
 @dataclass(frozen=True)
 class Ask:
     """One request. sampling: fields that are `SamplingParams`' under the same names. leaves: after
-    so many events of a stream, or thousandths of a second."""
+    so many events of a stream, or hundredths of a second."""
 
     kind: str
     text: str
@@ -252,11 +252,11 @@ def _beside(llm: LLM, ask: Ask, got: Heard, output: Any) -> str:
         return "left" if all(text.startswith(part) for part, text in pairs) else "different"
     worst = "identical"
     for sample in output.outputs:
-        if got.texts.get(sample.index) == sample.text and got.ids[sample.index] == sample.token_ids:
+        text, ids = got.texts.get(sample.index), got.ids.get(sample.index, [])
+        if text == sample.text and ids == sample.token_ids:
             continue
-        if sample.index:
+        if sample.index or ids == sample.token_ids:  # no near tie explains another text of these
             return "different"
-        ids = got.ids.get(0, [])
         worst, _ = compare(llm, output.prompt_token_ids, ask.params, sample.token_ids, ids)
     return (
         worst if worst != "identical" or set(got.texts) == set(range(ask.params.n)) else "different"

@@ -2,12 +2,12 @@
 
 Rows are plain decoding, `--method` (sps where there is a draft model, else suffix) and auto; and,
 in closed loops of 8 and 16 clients, llama-server where the model is a GGUF file, with as many slots
-and threads, a cache in float32 and no prompt kept. For each load every row has a server of its own;
-they take turns, in another order each round, so that a ratio is of the same seconds. Prompts are
---suite's, as token ids; none comes twice to a server: where there are no new ones for a round, new
-servers start. Answers are greedy, and from half to one and a half of --max-tokens long: of one
-length, they would all end in the same step of plain decoding, and the next prompts would be read
-together.
+and threads, and a cache in float32. For each load every row has a server of its own; they take
+turns, in another order each round, so that a ratio is of the same seconds. Prompts are --suite's,
+as token ids; none comes twice to a server: where there are no new ones for a round, new servers
+start. Nor does a prompt go on from another one that begins alike, at any server. Answers are
+greedy, and from half to one and a half of --max-tokens long: of one length, they would all end in
+the same step of plain decoding, and the next prompts would be read together.
 
     closed      some clients, each of which asks again as soon as it is answered; rates are taken
                 as long as all are busy
@@ -16,9 +16,9 @@ together.
 Goodput is of requests whose first token came within --first seconds and the others within
 --per-token seconds each, on average. --check fails unless at 8 and 16 clients the fastest row
 writes as many tokens a second as llama.cpp, auto at least 0.98 of plain's at every load, and more
-than plain in closed loops of 1 to 4 clients. What is done is kept in --work; the same command goes
-on there, and one with more --rounds adds them. A model's results replace its earlier ones in
-serving.json. Example:
+than plain in closed loops of 1 to 4 clients. Where it was interrupted the same command goes on, as
+long as source and models are the same; what is done is in --work until the end. A model's results
+replace its earlier ones in serving.json. Example:
 
     python benchmarks/serving.py --model smollm2-135m-instruct.gguf --draft-model none \
         --suite spec-bench
@@ -43,16 +43,18 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import uuid4
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from environments import libraries
-from kept import Kept
+from kept import Kept, code
 from loads import Unserved, Wanted, closed, opened, summary
-from shared import options, save, table
+from shared import options, save, stamp, table
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.suites.suite import find_suite
+from foretoken.files import fingerprint
 from foretoken.machine import cache_folder
 from foretoken.models.gguf import is_named
 from foretoken.models.load import find
@@ -170,7 +172,8 @@ def lengths(given: Namespace) -> range:
 
 
 def requests(given: Namespace, row: str, asked: list[list[int]], turn: int) -> list[Any]:
-    """A round's bodies, one for each of these prompts; their lengths are the same for every row."""
+    """A round's bodies, one for each of these prompts; their lengths are the same for every row.
+    A salt of its own keeps a prompt from going on from what another one left."""
     chance = Random(turn)
     body: dict[str, Any] = {
         "temperature": 0,
@@ -178,9 +181,11 @@ def requests(given: Namespace, row: str, asked: list[list[int]], turn: int) -> l
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    own = {"cache_prompt": False} if row == LLAMA else {}
     return [
-        body | own | {"prompt": ids, "max_tokens": chance.choice(lengths(given))} for ids in asked
+        body
+        | ({"cache_prompt": False} if row == LLAMA else {"cache_salt": uuid4().hex})
+        | {"prompt": ids, "max_tokens": chance.choice(lengths(given))}
+        for ids in asked
     ]
 
 
@@ -249,9 +254,9 @@ def loaded(
                     yield name, found
 
 
-def measured(given: Namespace) -> dict[str, Any]:
+def measured(given: Namespace, done: Kept) -> dict[str, Any]:
     """All loads: kind -> clients -> row -> a summary for each round."""
-    asked, done = prompts(given), kept(given)
+    asked = prompts(given)
     results: dict[str, Any] = {"prompts": len(asked), "closed": {}, "open": {}}
     loads = [(kind, clients) for kind in ("closed", "open") for clients in given.clients]
     steps = given.rounds * sum(len(rows(given, *load)) for load in loads)
@@ -270,10 +275,12 @@ def measured(given: Namespace) -> dict[str, Any]:
 
 
 def kept(given: Namespace) -> Kept:
-    """What has been measured of the same model with the same options."""
+    """What has been measured of the same source and models with the same options."""
     names = ("draft_model", "method", "suite", "slots", "threads", "requests", "each", "max_tokens")
     names = (*names, "longest", "share", "first", "per_token")
     plan = {"model": Path(given.model).name} | {name: getattr(given, name) for name in names}
+    files = [find(name) for name in (given.model, given.draft_model) if name != "none"]
+    plan |= {"code": code(), "files": [fingerprint(file) for file in files]}
     plan["answers"] = f"{lengths(given)[0]} to {lengths(given)[-1]}"
     return Kept(given.work, plan)
 
@@ -358,7 +365,8 @@ def options_of(doc: str | None) -> Namespace:
 
 def main() -> int:
     given = options_of(__doc__)
-    results = measured(given)
+    done = kept(given)
+    results = measured(given, done)
     show(results)
     bad = missed(results)
     print(f"\nNot as wanted: {'; '.join(bad) or 'nothing'}.")
@@ -366,8 +374,9 @@ def main() -> int:
     settings = {name: value for name, value in vars(given).items() if name not in aside}
     path = given.out / "serving.json"
     old = json.loads(path.read_text("utf-8"))["targets"] if path.is_file() else {}
-    mine = {"settings": settings, **results, "missed": bad}
+    mine = {"environment": stamp(), "settings": settings, **results, "missed": bad}
     save("serving", given, {"targets": {**old, Path(given.model).name: mine}})
+    done.forget()
     return 1 if bad and given.check else 0
 
 

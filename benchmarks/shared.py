@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import transformers
 
-from foretoken import zoo
+from foretoken import LLM, zoo
 from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.suites.suite import Prompt, load_suite
@@ -24,6 +24,7 @@ from foretoken.machine import cache_folder
 from foretoken.models.load import find
 
 RESULTS = Path(__file__).parent / "results"
+_OF_A_PART = ("cpu", "cores", "threads", "foretoken", "git_commit", "date")
 
 
 def options(doc: str | None) -> argparse.ArgumentParser:
@@ -56,6 +57,20 @@ def save(name: str, given: argparse.Namespace, results: dict[str, Any]) -> None:
     path = given.out / f"{name}.json"
     write_json(path, {"benchmark": name, "environment": environment(), **pair, **results})
     print(f"\n-> {path}")
+
+
+def stamp() -> dict[str, Any]:
+    """The environment of one part of a record that grows part by part: the record's own is that
+    of the last writing."""
+    here = environment()
+    return {name: here[name] for name in _OF_A_PART}
+
+
+def forget(llm: LLM) -> None:
+    """What its drafter and its caches know of earlier answers, before an answer that is timed."""
+    if llm.engine.drafter.shared is not None:
+        llm.engine.drafter.shared.reset()
+    llm.reset_prefix_cache()
 
 
 def bundled(limit: int | None = None) -> list[Prompt]:

@@ -44,7 +44,7 @@ from time import perf_counter
 from typing import Any
 
 from clients import Clients, Tokenizer
-from shared import bundled, options, save, table
+from shared import bundled, options, save, stamp, table
 
 from foretoken import LLM, METHODS, ForetokenError, SamplingParams
 from foretoken.control.cost_model import CostModel, DraftCost
@@ -302,7 +302,7 @@ def main() -> int:
     for name in given.methods:
         if name in {row["run"] for row in rows}:
             continue
-        rows.append(isolated(name, given))
+        rows.append({**isolated(name, given), "environment": stamp()})
         print(f"{name}: {'; '.join(failures(rows[-1])) or 'ok'}", file=sys.stderr, flush=True)
         met = not any(map(failures, rows))
         save("soak", given, {"seed": given.seed, "growth": GROWTH, "met": met, "runs": rows})

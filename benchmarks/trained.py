@@ -101,7 +101,9 @@ def failures(results: dict[str, Any]) -> list[str]:
         off = abs(card["estimated"] / card["served"] - 1)
         if row not in LENT and off > most:
             bad.append(f"{row}: estimate and served differ by {off:.1%}, wanted {most:.0%}")
-    return bad + [f"{row} is not there" for row in LENGTHS if row not in lengths]
+    bad += [f"{row} is not there" for row in LENGTHS if row not in lengths]
+    pairs = (f"{one} / {other}" for one, other in RATIOS)
+    return bad + [f"{pair} was not measured" for pair in pairs if pair not in results["ratios"]]
 
 
 def show(results: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ import auto as auto_benchmark
 from auto import AUTO, BASELINE, CELLS
 from real_table import prompts as real
 
-from foretoken import LLM, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.bench.suites.suite import Prompt, Suite
 
 FOUND = Suite(
@@ -135,6 +135,33 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     auto_benchmark.measure(CELLS[1], kept, given, -math.inf)
     assert turns == [0, 1, 2, 2, 3] and list(kept) == [CELLS[0]]
     assert kept[CELLS[0]]["of_plain"] == pytest.approx(2.0)
+    pieces = kept[CELLS[0]]["environments"]
+    assert len(pieces) == 2 and all({"cpu", "git_commit", "date"} <= {*each} for each in pieces)
+    del kept[CELLS[0]]["environments"]  # as in older records
+    kept[CELLS[0]]["log_seconds"] = {BASELINE: [0.0], "pld-2": [0.0], AUTO: [0.0]}
+    auto_benchmark.measure(CELLS[0], kept, given, math.inf)
+    first, second = kept[CELLS[0]]["environments"]
+    assert first is None and second["cpu"]
+
+
+def test_answers_of_one_record_have_one_length(tmp_path: Path) -> None:
+    """Others are refused, but where nothing is measured or nothing is kept; what doesn't tell has
+    64 tokens."""
+    given = Namespace(
+        fresh=False, cells=list(CELLS), max_tokens=64, out=tmp_path, model="mini", draft_model="x"
+    )
+    assert auto_benchmark.begun(given) == {}
+    auto_benchmark.keep(given, cells())
+    assert list(auto_benchmark.begun(given)) == list(CELLS)
+    given.max_tokens = 32
+    for record in ({"max_tokens": 64}, {}):
+        (tmp_path / "auto.json").write_text(json.dumps({"cells": {}, **record}))
+        with pytest.raises(ForetokenError, match="have 64 tokens, and 32 are asked for"):
+            auto_benchmark.begun(given)
+    assert auto_benchmark.begun(Namespace(**vars(given) | {"cells": ["none"]})) == {}
+    assert auto_benchmark.begun(Namespace(**vars(given) | {"fresh": True})) == {}
+    auto_benchmark.keep(given, {})
+    assert auto_benchmark.begun(given) == {}
 
 
 def test_a_part_of_a_cell_is_not_the_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

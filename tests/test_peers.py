@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 PEERS = Path(__file__).parents[1] / "benchmarks" / "peers"
 if not PEERS.is_dir():
@@ -256,6 +257,37 @@ def test_table_names_the_fastest_whoever_it_is() -> None:
         "| openvino, draft model, its defaults | – | – | 1.50 (1.25–1.75) | 0.50 | 2 of 3, "
         "near ties: 1, failed: 3 |",
     ]
+
+
+def test_foretoken_keeps_no_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the others are asked to: each answer reads its whole prompt, asked again or not."""
+    monkeypatch.syspath_prepend(str(PEERS / "engines"))
+    import with_foretoken
+
+    methods = {PLAIN: {"method": "autoregressive"}, DRAFT: {"method": "sps"}}
+    given = {"target": "mini", "draft": "mini-draft", "threads": torch.get_num_threads()}
+    engine = with_foretoken.Foretoken({**given, "methods": methods})
+    for method in methods:
+        for _ in range(2):
+            engine.generate(method, list(range(5, 45)), 4)
+    assert [llm.stats.prefix_cache_hits for llm in engine._llms.values()] == [0, 0]
+
+
+def test_a_table_beside_one_peer_says_what_was_asked() -> None:
+    found = {
+        "max_tokens": 24,
+        "repeats": 3,
+        "limit": 1,
+        "versions": {"foretoken": {"foretoken": "1"}, "openvino": {"openvino": "2"}},
+        "targets": [{"prompts": 6, "left_out": ["qa-01"], "rows": [row("foretoken", PLAIN, 5.0)]}],
+    }
+    told, _, table = tables.pair(found).partition("\n\n")
+    assert told == (
+        "**foretoken and openvino** (at most 24 tokens an answer, median of 3; one of each task: "
+        "6 prompts, 1 more left out because plain decoding loops)"
+    )
+    assert table == tables.table(found["targets"][0])
+    assert "3 of each task" in tables.pair(found | {"limit": 3})
 
 
 def test_the_tables_say_who_is_missing() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ if not BENCHMARKS.is_dir():
     pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
+import kept  # noqa: E402
 import loads  # noqa: E402
 import serving as benchmark  # noqa: E402
 from kept import Kept  # noqa: E402
@@ -69,26 +72,36 @@ def test_a_closed_loop_has_so_many_clients(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_rates_end_with_the_first_idle_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second, while the first is busy with a request that ends after all the others."""
+    ended, last = dict[int, float](), asyncio.Event()
+
     async def ask(port: int, body: dict[str, Any], began: float) -> Answer:
-        await asyncio.sleep(body["n"])
+        if body["n"] == 0:
+            await last.wait()
+        elif body["n"] == 2:
+            last.set()
+        ended[body["n"]] = perf_counter() - began
         return Answer(0.0, [1.0], 1)
 
     monkeypatch.setattr(loads, "ask", ask)
-    _, until = asyncio.run(closed(0, [{"n": 0.6}, {"n": 0.05}, {"n": 0.05}], 2))
-    assert 0.1 <= until < 0.55
+    _, until = asyncio.run(closed(0, [{"n": n} for n in range(3)], 2))
+    assert ended[1] <= ended[2] <= until <= ended[0]
 
 
 def test_an_open_loop_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[float] = []
+    """None of ten requests is answered before the tenth has come."""
+    begun, all_begun = [], asyncio.Event()
 
     async def ask(port: int, body: dict[str, Any], began: float) -> Answer:
-        begun.append(asyncio.get_running_loop().time())
-        await asyncio.sleep(0.2)
+        begun.append(body)
+        if len(begun) == 10:
+            all_begun.set()
+        await all_begun.wait()
         return Answer(0.0, [1.0], 1)
 
     monkeypatch.setattr(loads, "ask", ask)
-    asyncio.run(opened(0, [{}] * 10, 200.0))
-    assert begun[-1] - begun[0] < 0.19  # ten arrivals in about 50 ms
+    answers = asyncio.run(asyncio.wait_for(opened(0, [{}] * 10, 200.0), 60))
+    assert len(answers) == 10
 
 
 def test_numbers() -> None:
@@ -128,6 +141,52 @@ def test_what_was_measured_is_kept(tmp_path: Path) -> None:
     assert Kept(path, {"model": "other"}).get("a") is None is Kept(path, plan).get("a")
 
 
+def test_another_source_begins_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Also where the options are the same, and for a server other models of the same name."""
+    monkeypatch.setattr(kept, "cache_folder", lambda: tmp_path)
+    given = Namespace(model="mini", check=False)
+    kept.of_options("some", given).keep("a", 1)
+    assert kept.of_options("some", Namespace(model="mini", check=True)).get("a") == 1
+    monkeypatch.setattr(kept, "code", lambda: "another")
+    assert kept.of_options("some", given).get("a") is None
+
+    monkeypatch.setattr(sys, "argv", ["serving.py", "--work", str(tmp_path / "work.jsonl")])
+    asked = benchmark.options_of("")
+    benchmark.kept(asked).keep("b", 2)
+    assert benchmark.kept(asked).get("b") == 2
+    monkeypatch.setattr(benchmark, "fingerprint", lambda file: "another")
+    assert benchmark.kept(asked).get("b") is None
+    benchmark.kept(asked).keep("b", 2)
+    monkeypatch.setattr(benchmark, "code", lambda: "another")
+    assert benchmark.kept(asked).get("b") is None
+
+
+def test_a_record_of_several_targets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each says where and when it was measured, and what is written is not kept for the next."""
+    work, old = tmp_path / "work.jsonl", {"targets": {"other.gguf": {"settings": {}}}}
+    (tmp_path / "serving.json").write_text(json.dumps(old))
+
+    def measured(given: Namespace, done: Kept) -> dict[str, Any]:
+        assert done.get("a") is None
+        done.keep("a", 1)
+        rows = {
+            row: [{"tokens_per_second": 1.0, "requests_per_second": 1.0, "goodput": 1.0}]
+            for row in ("plain", "auto")
+        }
+        for [run] in rows.values():
+            run |= {name: {"p50": 1.0, "p99": 1.0} for name in ("ttft_ms", "itl_ms")}
+        return {"prompts": 1, "closed": {"1": rows}, "open": {}}
+
+    monkeypatch.setattr(benchmark, "measured", measured)
+    arguments = ["--quick", "--work", str(work), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["serving.py", *arguments])
+    for _ in range(2):
+        assert benchmark.main() == 0 and not work.exists()
+    targets = json.loads((tmp_path / "serving.json").read_text())["targets"]
+    assert targets["other.gguf"] == {"settings": {}}
+    assert {"cpu", "git_commit", "date"} <= {*targets["mini"]["environment"]}
+
+
 def test_what_a_kill_left_is_measured_again(tmp_path: Path) -> None:
     path = tmp_path / "work.jsonl"
     Kept(path, {}).keep("a", [1])
@@ -151,6 +210,16 @@ def test_answers_have_lengths_of_their_own() -> None:
     ]
     assert drawn[0] == drawn[1] and {min(drawn[0]), max(drawn[0])} <= {32, 33, 34, 94, 95, 96}
     assert 60 < sum(drawn[0]) / 200 < 68
+
+
+def test_no_prompt_goes_on_from_another() -> None:
+    """Neither at our servers nor at llama.cpp's."""
+    given = Namespace(max_tokens=64)
+    ours, theirs = (
+        benchmark.requests(given, row, [[1, 2]] * 3, 0) for row in ("auto", "llama.cpp")
+    )
+    assert len({body["cache_salt"] for body in ours}) == 3
+    assert all(body["cache_prompt"] is False and "cache_salt" not in body for body in theirs)
 
 
 def test_no_server_sees_a_prompt_twice() -> None:

@@ -38,12 +38,26 @@ def _intro(results: Mapping[str, Any]) -> str:
     )
 
 
+def pair(results: Mapping[str, Any]) -> str:
+    """The table of a record with one target, under what was asked of foretoken and one peer."""
+    [target] = results["targets"]
+    [peer] = [name for name in results["versions"] if name != "foretoken"]
+    each = "one" if results["limit"] == 1 else results["limit"]
+    return (
+        f"**foretoken and {peer}** (at most {results['max_tokens']} tokens an answer, median of "
+        f"{results['repeats']}; {each} of each task: {_asked(target)})\n\n{table(target)}"
+    )
+
+
 def _title(target: Mapping[str, Any]) -> str:
     name = "mini" if target["name"] == "mini" else f"mini at the cost of {target['name']}"
+    return f"{name} ({target['parameters'] / 1e6:.0f} M parameters; {_asked(target)})"
+
+
+def _asked(target: Mapping[str, Any]) -> str:
     left_out = len(target["left_out"])
     loops = f", {left_out} more left out because plain decoding loops" if left_out else ""
-    size = f"{target['parameters'] / 1e6:.0f} M parameters"
-    return f"{name} ({size}; {target['prompts']} prompts{loops})"
+    return f"{target['prompts']} prompts{loops}"
 
 
 def table(target: Mapping[str, Any]) -> str:

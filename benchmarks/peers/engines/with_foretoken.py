@@ -16,7 +16,12 @@ class Foretoken:
     def __init__(self, given: dict[str, Any]) -> None:
         torch.set_num_threads(given["threads"])
         self.versions = {"foretoken": foretoken.__version__, "torch": torch.__version__}
-        plain = LLM(given["target"], dtype="float32", max_num_seqs=1)
+        plain = LLM(
+            given["target"],
+            dtype="float32",
+            max_num_seqs=1,
+            enable_prefix_caching=False,  # as the others are asked to keep no prompt
+        )
         self._llms = {
             method: self._beside(plain, given["draft"], options)
             for method, options in given["methods"].items()
@@ -30,6 +35,7 @@ class Foretoken:
             tokenizer=plain.tokenizer,
             speculative_config=config,
             max_num_seqs=1,
+            enable_prefix_caching=False,
             eos_ids=plain.engine.eos_ids,
         )
 
