@@ -81,6 +81,24 @@ def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert serve._from_environment() == ()
 
 
+def test_the_backend_of_structured_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goes to the engine; a name that there isn't is refused before a model is loaded."""
+    asked: list[str] = []
+
+    def loaded(*_: Any, structured_outputs_backend: str, **__: Any) -> Any:
+        asked.append(structured_outputs_backend)
+        raise ForetokenError("It would be loaded.")
+
+    monkeypatch.setattr(ModelOptions, "llm", loaded)
+    for words in ((), ("--structured-outputs-backend", "xgrammar")):
+        one_sentence(run("serve", "mini", "--port", 0, *words))
+    wrong = run("serve", "mini", "--port", 0, "--structured-outputs-backend", "guidence")
+    one_sentence(wrong)
+    assert asked == ["auto", "xgrammar"] and "'guidance'" in wrong.stderr
+    one_sentence(run("serve", "mini", "--port", 0, "--allow-credentials"))
+    assert len(asked) == 2
+
+
 @pytest.fixture
 def certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder, the current one, with a certificate, its key, and both in one file."""

@@ -112,6 +112,41 @@ def test_templates_by_name(templated: Any) -> None:
     assert written([USER], templated) == "hi"
 
 
+@pytest.mark.parametrize("role", ["assistant", "tool"])
+def test_an_answer_without_a_content_is_empty(templated: Any, role: str) -> None:
+    """As in vLLM: answers come back as they were given."""
+    templated.chat_template = "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}"
+    for turn in ({"role": role, "content": None}, {"role": role}):
+        assert written([USER, turn], templated) == f"user:hi;{role}:;"
+    with pytest.raises(ForetokenError, match="content of message 0 is None"):
+        written([{"role": "user", "content": None}], templated)
+
+
+def test_parts_that_hold_text_under_other_names(templated: Any) -> None:
+    templated.chat_template = "{{ messages[0].content }}"
+    parts = [
+        {"type": "input_text", "text": "a"},
+        {"type": "output_text", "text": "b"},
+        {"type": "refusal", "refusal": "c"},
+        {"type": "thinking", "thinking": "d"},
+    ]
+    assert written([{"role": "assistant", "content": parts}], templated) == "a\nb\nc\nd"
+    for wrong, said in (
+        ({"type": "refusal", "text": "x"}, "is {'type'"),
+        ({"type": []}, "is of type"),
+    ):
+        with pytest.raises(ForetokenError, match=f"part of message 0 {said}"):
+            written([{"role": "assistant", "content": [wrong]}], templated)
+
+
+@pytest.mark.parametrize("key", ["images", "audio"])
+def test_what_is_sent_with_a_message_and_not_read_is_refused(templated: Any, key: str) -> None:
+    templated.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(ForetokenError, match=f"Message 0 has {key}"):
+        written([USER | {key: ["x"]}], templated)
+    assert written([USER | {key: None}], templated) == "hi"
+
+
 def test_a_template_that_writes_too_much(templated: Any) -> None:
     """What no tokenizer could read in time isn't given to one."""
     templated.chat_template = "{{ 'ab' * 30000000 }}"

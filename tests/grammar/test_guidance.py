@@ -56,6 +56,21 @@ def test_escapes_that_stand_for_no_character() -> None:
             backend.compile(StructuredOutputsParams(grammar=gbnf))
 
 
+@pytest.mark.parametrize(
+    ("gbnf", "fits", "not_so"),
+    [
+        ('root ::= "." . [.]  # .', ".\n.", ".a"),
+        ('root ::= "a.[" .* "x"', "a.[\r\nbx", "a\n"),
+        ('root ::= start "start"\nstart ::= "a" | start2\nstart2 ::= "b"', "bstart", "astart2"),
+    ],
+)
+def test_parts_of_gbnf_that_are_others_in_lark(gbnf: str, fits: str, not_so: str) -> None:
+    """A dot is any character, a line break too, and any rule may have the name `start`."""
+    for text, fit in ((fits, True), (not_so, False)):
+        matcher = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=gbnf))()
+        assert (all(matcher.accept(token) for token in ids(text)) and matcher.complete) is fit
+
+
 def test_lark_is_read_as_it_is() -> None:
     """Also where it speaks of what GBNF is told by."""
     lark = 'start: "::=" /[\\x{41}\\[]/'

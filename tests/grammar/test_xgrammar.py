@@ -35,33 +35,13 @@ def test_what_it_cannot_compile_is_one_sentence() -> None:
         backend.compile(spaced)
 
 
-@pytest.mark.parametrize(
-    ("keyword", "inner"),
-    [
-        ("uniqueItems", {"type": "array", "uniqueItems": True}),
-        ("contains", {"type": "array", "contains": {"const": 7}}),
-        ("multipleOf", {"type": "number", "multipleOf": 0.5}),
-        ("maxLength", {"type": "string", "pattern": "^a+$", "maxLength": 2}),
-        ("not", {"type": "integer", "not": {"const": 7}}),
-        ("if", {"type": "integer", "if": {"minimum": 5}, "then": {"maximum": 6}}),
-        ("dependentRequired", {"type": "object", "dependentRequired": {"a": ["b"]}}),
-        ("allOf", {"allOf": [{"type": "integer", "minimum": 5}, {"maximum": 9}]}),
-    ],
-)
-def test_what_it_would_read_past_is_refused(keyword: str, inner: dict[str, Any]) -> None:
-    """Wherever a schema stands. A name or a value that is spelt so is none."""
+def test_what_it_would_read_past_is_refused() -> None:
+    """`test_xgrammar_schemas.py` has what that is."""
     backend = XGrammar(tokenizer(), VOCAB, EOS)
-    for schema in (
-        inner,
-        {"type": "object", "properties": {"a": inner}},
-        {"anyOf": [{"type": "null"}, inner]},
-        {"$ref": "#/$defs/a", "$defs": {"a": inner}},
-    ):
-        with pytest.raises(ForetokenError, match=keyword):
-            backend.compile(StructuredOutputsParams(json=schema))
-    named = {"type": "object", "properties": {keyword: {"type": "null"}}}
-    backend.compile(StructuredOutputsParams(json=named))
-    backend.compile(StructuredOutputsParams(json={"enum": [keyword], "default": inner}))
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": {"not": {}}}}
+    for form in ({"json": {"minimum": 5}}, {"structural_tag": tag}):
+        with pytest.raises(ForetokenError, match="doesn't hold a text to"):
+            backend.compile(StructuredOutputsParams(**form))
 
 
 @pytest.mark.parametrize(
@@ -69,6 +49,13 @@ def test_what_it_would_read_past_is_refused(keyword: str, inner: dict[str, Any])
     [
         ({"type": "integer", "multipleOf": 7}, "14", "12"),
         ({"type": "string", "maxLength": 2}, '"ab"', '"age"'),
+        ({"type": "string", "enum": ["ab", "age"]}, '"ab"', '"red"'),
+        ({"type": "object", "propertyNames": {"maxLength": 2}}, '{"ab":1}', '{"age":1}'),
+        (
+            {"type": "object", "patternProperties": {"^a$": {"type": "null"}}},
+            '{"a":null}',
+            '{"a":1}',
+        ),
         ({"allOf": [{"type": "integer", "maximum": 5}]}, "1", "12"),
         ({"type": "array", "items": {"type": "null"}, "uniqueItems": False}, "[null]", "[1]"),
     ],

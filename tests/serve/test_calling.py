@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +15,7 @@ from foretoken import LLM, StructuredOutputsParams
 from foretoken.grammar.guidance import Guidance
 from foretoken.serve.calling import calls_grammar
 from foretoken.serve.chat import _with_choice
+from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import ChatBody, Function
 from foretoken.serve.settings import ServerSettings
 from foretoken.serve.tools import FORMATS
@@ -59,12 +61,24 @@ def fits(name: str, arguments: str) -> bool:
 
 @pytest.fixture(scope="module", params=[*FORMATS])
 def client(request: pytest.FixtureRequest) -> Iterator[OpenAI]:
+    with asking(request.param) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def hermes() -> Iterator[OpenAI]:
+    with asking("hermes") as made:
+        yield made
+
+
+@contextmanager
+def asking(parser: str) -> Iterator[OpenAI]:
     own = deepcopy(tokenizer())
     own.chat_template = "{% if tools %}{{ messages[0].content }}{% endif %}"
     config = {"method": "grammar+suffix"}
     llm = LLM(pair().target, tokenizer=own, speculative_config=config)
     with (
-        serving(llm, tool_call_parser=request.param) as server,
+        serving(llm, tool_call_parser=parser) as server,
         OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made,
     ):
         yield made
@@ -127,12 +141,18 @@ def with_tags() -> Any:
 
 
 def matches(
-    format_: str, must: bool, several: bool, text: str, tools: Any = STRICT, own: Any = None
+    format_: str,
+    must: bool,
+    several: bool,
+    text: str,
+    tools: Any = STRICT,
+    own: Any = None,
+    answer: Any = None,
 ) -> bool:
     """Whether the grammar allows a whole text."""
     own = own or tokenizer()
     functions = [Function(**t["function"]) for t in tools]
-    grammar = calls_grammar(functions, format_, must, several, own.get_added_vocab())
+    grammar = calls_grammar(functions, format_, must, several, own.get_added_vocab(), answer)
     form = StructuredOutputsParams(grammar=grammar)
     matcher = Guidance(own, len(own), EOS).compile(form)()
     given = own(text, add_special_tokens=False)["input_ids"]
@@ -196,6 +216,65 @@ def test_added_tokens_stand_in_a_text() -> None:
         assert not all(matcher.accept(token) for token in spelled)
 
 
+ANSWER = {
+    "type": "object",
+    "properties": {"name": {"$ref": "#/$defs/n"}},
+    "required": ["name"],
+    "additionalProperties": False,
+    "$defs": {"n": {"enum": ["age", "Ada"]}},
+}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "x", "schema": ANSWER}}
+
+
+@pytest.mark.parametrize(
+    ("text", "fit"),
+    [
+        ('{"name":"Ada"}', True),
+        ('{"name":"x"}', False),
+        ("a text", False),
+        (H(GOOD), True),
+        (f"{H(GOOD)}\n{H(GOOD)}", True),
+        (H(BAD), False),
+        (f'{{"name":"Ada"}}{H(GOOD)}', False),
+    ],
+)
+def test_calls_beside_a_format_of_the_answer(text: str, fit: bool) -> None:
+    """It is calls, or JSON of that schema."""
+    for own in (tokenizer(), with_tags()):
+        assert matches("hermes", False, True, text, own=own, answer=ANSWER) is fit
+
+
+@pytest.mark.parametrize("tools", [[PAINT, AGE], STRICT], ids=["loose", "strict"])
+@pytest.mark.parametrize("format_", [FORMAT, {"type": "json_object"}], ids=["schema", "object"])
+def test_a_format_leaves_a_place_for_calls(tools: Any, format_: Any) -> None:
+    """Where calls have tags; JSON without one could be either, so both aren't had at once."""
+    body = ChatBody(
+        messages=[{"role": "user", "content": "?"}], tools=tools, response_format=format_
+    )
+    settings = ServerSettings(names=("toy",), tool_call_parser="hermes")
+    made = _with_choice(body, settings, tokenizer())
+    assert made.response_format is None and made.structured_outputs is not None
+    assert "%json" in made.structured_outputs["grammar"]
+    settings = ServerSettings(names=("toy",), tool_call_parser="llama3_json")
+    with pytest.raises(ApiError, match="response_format and calls can't be had at once"):
+        _with_choice(body, settings, tokenizer())
+
+
+def test_an_answer_beside_calls_is_in_its_format(hermes: Any) -> None:
+    wanted: dict[str, Any] = {"type": "object", "properties": {"a": {"enum": [1]}}}
+    closed = wanted | {"required": ["a"], "additionalProperties": False}
+    format_ = {"type": "json_object", "schema": closed}
+    for seed in range(3):
+        asked = ASKED | {"seed": seed, "response_format": format_}
+        [choice] = hermes.chat.completions.create(**asked).choices
+        text = choice.message.content
+        assert calls_of(choice) or text == '{"a":1}'
+        assert streamed(hermes, **asked)[:2] == (text or "", calls_of(choice))
+    wrong = {"type": "json_object", "schema": {"type": "colour"}}
+    with pytest.raises(BadRequestError, match="schema of response_format can't be used"):
+        hermes.chat.completions.create(**ASKED, extra_body={"response_format": wrong})
+
+
 def test_functions_that_are_not_strict_take_any_object() -> None:
     """Beside one that is; where a call is required, schemas always hold."""
     loose = [PAINT, STRICT[1]]
@@ -224,6 +303,7 @@ def test_strict_functions_leave_a_text_free(client: Any) -> None:
         ({"tool_choice": "always"}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "no tools"),
         ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "at once"),
+        ({"extra_body": {"structured_outputs": {"regex": "a"}}}, "at once"),
         ({"tools": [AGE, WRONG]}, "parameters of function 'f' can't be used: Invalid type: colour"),
         ({"tools": [tool("f", {"a": 5})], "tool_choice": "required"}, "function 'f' can't be used"),
     ],

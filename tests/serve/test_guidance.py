@@ -13,7 +13,8 @@ from openai import OpenAI
 
 from foretoken import LLM
 from foretoken.serve.errors import ApiError
-from foretoken.serve.guidance import constraint, predicted
+from foretoken.serve.guidance import constraint, predicted, sifted
+from foretoken.serve.schema import CompletionBody, read
 from json_tokenizer import pair, tokenizer
 from served import serving
 
@@ -65,13 +66,52 @@ def test_formats() -> None:
     assert constraint({"regex": "a"}, {"type": "text"}) == {"regex": "a"}
     assert constraint(None, {"type": "json_object"}) == {"json_object": True}
     assert constraint(None, AS_SCHEMA) == {"json": SCHEMA}
+    assert constraint(None, {"type": "json_object", "schema": SCHEMA}) == {"json": SCHEMA}
     tag = {"type": "structural_tag", "structures": []}
     assert constraint(None, tag) == {"structural_tag": tag}
-    for wrong in ({}, {"type": 3}, {"type": "json_schema", "json_schema": {"schema": "x"}}):
+    wrongs: list[dict[str, Any]] = [{}, {"type": 3}, {"type": "json_object", "schema": True}]
+    for wrong in (*wrongs, {"type": "json_schema", "json_schema": {"schema": "x"}}):
         with pytest.raises(ApiError, match="response_format"):
             constraint(None, wrong)
     with pytest.raises(ApiError, match="both"):
         constraint({"regex": "a"}, AS_SCHEMA)
+
+
+DESCRIBED = {"name": "x", "description": "y", "schema": SCHEMA, "strict": True}
+
+
+@pytest.mark.parametrize(
+    ("field", "given", "says"),
+    [
+        ("response_format", {"type": "text", "schema": {}}, "'schema'; it takes type"),
+        ("response_format", {"type": "json_object", "json_schema": {}}, "takes type, schema"),
+        ("response_format", {"type": "json_schema", "schema": {}}, "takes type, json_schema"),
+        (
+            "response_format",
+            {"type": "json_schema", "json_schema": DESCRIBED | {"shema": {}}},
+            "json_schema has 'shema'",
+        ),
+        ("prediction", {"type": "content", "content": "a", "text": "b"}, "takes type, content"),
+    ],
+    ids=str,
+)
+def test_what_is_not_known_is_refused_or_left_out(
+    field: str, given: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ApiError, match=says) as caught:
+        read(CompletionBody, json.dumps({"prompt": "a", field: given}).encode())
+    assert caught.value.param == field
+    read(CompletionBody, json.dumps({"prompt": "a", field: given}).encode(), True)
+
+
+def test_what_is_known_stays_and_null_is_left_out() -> None:
+    plain = {"type": "json_schema", "json_schema": DESCRIBED}
+    assert sifted("response_format", plain, False) == plain
+    nothing = plain | {"json_schema": DESCRIBED | {"strict": None}, "schema": None}
+    told = sifted("response_format", nothing, False)
+    assert told == plain | {"json_schema": {k: v for k, v in DESCRIBED.items() if k != "strict"}}
+    for own in ({"type": "structural_tag", "structures": []}, {"type": "yaml", "x": 1}):
+        assert sifted("response_format", own, False) == own
 
 
 def test_predictions() -> None:

@@ -11,6 +11,7 @@ import pytest
 from openai import OpenAI
 
 from foretoken import LLM
+from foretoken.engine.engine import Engine
 from foretoken.serve.errors import ApiError
 from foretoken.serve.limits import check_length
 from seq2seq_models import native_of, tiny
@@ -58,9 +59,9 @@ def test_bodies() -> None:
 
 def test_lengths() -> None:
     """An encoder–decoder's context bounds the prompt and the answer apart."""
-    check_length([1] * 9, None, 10, ())
-    check_length([1] * 5, 5, 10, ())
-    check_length([1] * 10, 9, 10, (0,))
+    check_length([1] * 9, None, 10, (), "prompt")
+    check_length([1] * 5, 5, 10, (), "prompt")
+    check_length([1] * 10, 9, 10, (0,), "prompt")
     for prompt, asked, opening in (
         ([1] * 10, None, ()),
         ([1] * 5, 6, ()),
@@ -70,8 +71,17 @@ def test_lengths() -> None:
         ([1], 10, (0,)),
     ):
         with pytest.raises(ApiError) as caught:
-            check_length(prompt, asked, 10, opening)
-        assert caught.value.status == 400
+            check_length(prompt, asked, 10, opening, "prompt")
+        assert (caught.value.status, caught.value.param) == (400, "prompt")
+
+
+def test_a_text_that_is_too_long_is_told_as_others_tell_it() -> None:
+    """By the words that clients know it by."""
+    with pytest.raises(ApiError) as caught:
+        check_length([1] * 5, 6, 10, (), "messages")
+    assert caught.value.param == "messages"
+    begins = "This model's maximum context length is 10 tokens. However, your prompt has 5, and 6 "
+    assert caught.value.message.startswith(begins)
 
 
 def test_a_source_and_its_answer() -> None:
@@ -82,7 +92,10 @@ def test_a_source_and_its_answer() -> None:
         assert answer["usage"]["completion_tokens"] == 20
 
 
-def test_a_client_that_goes_frees_its_slot() -> None:
+def test_a_client_that_goes_frees_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of an answer that takes six seconds at least."""
+    step = Engine.step
+    monkeypatch.setattr(Engine, "step", lambda engine: (time.sleep(0.1), step(engine))[1])
     with serving(toy(max_num_seqs=1, max_model_len=256)) as served:
         for stream in (True, False):
             body = {"prompt": "a", "max_tokens": 250, "ignore_eos": True, "stream": stream}
@@ -94,7 +107,7 @@ def test_a_client_that_goes_frees_its_slot() -> None:
             else:
                 with pytest.raises(httpx.ReadTimeout):
                     httpx.post(url, json=body, timeout=httpx.Timeout(5, read=0.05))
-            end = time.monotonic() + 5
+            end = time.monotonic() + 30
             while served.llm.worker.call(lambda engine: engine.busy):
                 assert time.monotonic() < end
             assert served.llm.stats.tokens - before < 200

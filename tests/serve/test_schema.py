@@ -28,6 +28,7 @@ from foretoken.serve.settings import ServerSettings
         (b'{"n": 1}', "prompt", "prompt is missing"),
         (b'{"prompt": "a", "promt": "b"}', "promt", "Did you mean 'prompt'"),
         (b'{"prompt": "a", "stream_options": {"x": 1}}', "stream_options", "stream_options.x"),
+        (b'{"prompt": "a", "stream_options": {}}', "stream_options", "needs stream"),
     ],
     ids=str,
 )
@@ -43,6 +44,22 @@ def test_defaults_give_way_to_what_is_asked_for() -> None:
     assert (made.temperature, made.top_k, made.max_tokens, made.stops) == (0.5, 7, None, ())
 
 
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"stop": [""]}, "stop"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": 3}}, None),
+    ],
+    ids=str,
+)
+def test_a_parameter_that_is_wrong_is_named(given: dict[str, Any], param: str | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        params(CompletionBody.model_validate({"prompt": "a", **given}), {}, None, None)
+    assert (caught.value.status, caught.value.param) == (400, param)
+
+
 def test_answers_that_the_server_bounds() -> None:
     bounded = ServerSettings(names=("a",), max_new_tokens=4)
     assert [bounded.bounded(most) for most in (None, 3, 9)] == [4, 3, 4]
@@ -52,7 +69,7 @@ def test_answers_that_the_server_bounds() -> None:
 def test_unknown_fields_may_be_left_out() -> None:
     assert read(CompletionBody, b'{"prompt": "a", "x": 1}', True).prompt == "a"
     function = b'{"type": "function", "function": {"name": "f", "x": 1}, "cache_control": {}}'
-    raw = b'{"messages": [], "tools": [%b], "stream_options": {"x": 1}}' % function
+    raw = b'{"messages": [], "tools": [%b], "stream": true, "stream_options": {"x": 1}}' % function
     assert read(ChatBody, raw, True).tools[0].function.name == "f"  # in parts of a body too
     with pytest.raises(ApiError, match=r"tools\.0\.function\.x"):
         read(ChatBody, raw)
@@ -63,7 +80,7 @@ def test_null_is_left_out_in_parts_of_a_body_too() -> None:
     function = b'{"type": "function", "x": null, "function": {"name": "f", "description": null}}'
     options = b'{"include_usage": true, "include_obfuscation": null}'
     extras = b'{"blocks": null}'
-    raw = b'{"messages": [], "tools": [%b], "stream_options": %b, "foretoken": %b}'
+    raw = b'{"messages": [], "tools": [%b], "stream": true, "stream_options": %b, "foretoken": %b}'
     body = read(ChatBody, raw % (function, options, extras))
     assert body.stream_options.include_usage and not body.foretoken.blocks
     told = body.tools[0].model_dump(exclude_unset=True)

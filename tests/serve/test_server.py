@@ -80,6 +80,6 @@ def test_a_prediction_is_no_longer_than_the_context() -> None:
     with toy() as llm:
         server = Server(AsyncLLM(llm), ServerSettings(names=("toy",)))
         params = SamplingParams(prediction="b" * 10_000)
-        given = asyncio.run(server.encoded({"prompt": "a"}, params, None))
+        given = asyncio.run(server.encoded({"prompt": "a"}, params, None, "prompt"))
     assert given.params.prediction is not None
     assert len(given.params.prediction) == server.context

@@ -18,6 +18,8 @@ from foretoken.serve.settings import ServerSettings
         {"api_keys": ("good", "key\n")},
         {"api_keys": ("ü",)},
         {"request_metrics": "all"},
+        {"allow_credentials": True},
+        {"tool_call_parser": "herms"},
     ],
     ids=str,
 )

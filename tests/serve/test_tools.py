@@ -13,13 +13,14 @@ from openai import BadRequestError, OpenAI
 
 from foretoken import LLM, ForetokenError
 from foretoken.serve.streaming import event
-from foretoken.serve.tools import FORMATS, Call, Told, format_named, message, opened
+from foretoken.serve.tools import FORMATS, Call, Format, Told, format_named, message, opened
 from foretoken.testing import ByteTokenizer, TableModel
 from served import Served, serving
 
 WEATHER = '{"city": "Sankt \\"P\\" <x>", "days": [1, 2], "metric": true}'
 CALL = f'{{"name": "weather", "arguments": {WEATHER}}}'
 TIME = '{"arguments": {"zone": "</tool_call>"}, "name": "time"}'
+OFFERED = {"weather", "time", "f"}
 ASKED = [Call("weather", WEATHER), Call("time", '{"zone": "</tool_call>"}')]
 
 TEXTS: list[tuple[str, str, str, list[Call]]] = [
@@ -80,10 +81,23 @@ TEXTS: list[tuple[str, str, str, list[Call]]] = [
     ("llama3_json", f"{CALL} and so", "and so", ASKED[:1]),
     ("llama3_json", f"It is {CALL}", f"It is {CALL}", []),
     ("llama3_json", '{"name": "Bob", "age": 3} ', '{"name": "Bob", "age": 3} ', []),
+    ("llama3_json", '{"name": "Ada", "parameters": {}}', '{"name": "Ada", "parameters": {}}', []),
+    (
+        "llama3_json",
+        f'{CALL}; {{"name": "no", "parameters": 5}}',
+        '{"name": "no", "parameters": 5}',
+        ASKED[:1],
+    ),
+    ("llama3_json", '<|python_tag|>{"name": "no", "parameters": {}}', "", [Call("no", "{}")]),
+    ("hermes", '<tool_call>{"name": "no", "arguments": {}}</tool_call>', "", [Call("no", "{}")]),
     ("llama3_json", "  \n", "  \n", []),
     ("llama3_json", "<|python", "<|python", []),
 ]
 CASES = pytest.mark.parametrize(("name", "text", "content", "calls"), TEXTS)
+
+
+def made(name: str) -> Format:
+    return format_named(name, OFFERED)
 
 
 def put_together(deltas: list[dict[str, Any]]) -> tuple[str, list[Call]]:
@@ -107,13 +121,13 @@ def put_together(deltas: list[dict[str, Any]]) -> tuple[str, list[Call]]:
 
 @CASES
 def test_whole(name: str, text: str, content: str, calls: list[Call]) -> None:
-    assert FORMATS[name](text, True) == (content, calls)
+    assert made(name)(text, True) == (content, calls)
 
 
 @CASES
 def test_every_split(name: str, text: str, content: str, calls: list[Call]) -> None:
     for first in range(len(text) + 1):
-        told = Told(FORMATS[name])
+        told = Told(made(name))
         deltas = told.more(text[:first], False) + told.more(text[first:], True)
         assert put_together(deltas) == (content, calls), first
         assert told.called == bool(calls)
@@ -122,7 +136,7 @@ def test_every_split(name: str, text: str, content: str, calls: list[Call]) -> N
 @CASES
 @pytest.mark.parametrize("longest", [1, 2, 9])
 def test_pieces(name: str, text: str, content: str, calls: list[Call], longest: int) -> None:
-    chance, told, deltas, place = random.Random(longest), Told(FORMATS[name]), [], 0
+    chance, told, deltas, place = random.Random(longest), Told(made(name)), [], 0
     while place < len(text):
         piece = text[place : place + chance.randint(1, longest)]
         place += len(piece)
@@ -136,14 +150,14 @@ def test_any_text_in_parts_is_the_whole() -> None:
     chance = random.Random(0)
     for _ in range(1500):
         text = "".join(chance.choices(parts, k=chance.randint(1, 8)))
-        for format_ in FORMATS.values():
+        for format_ in map(made, FORMATS):
             told = Told(format_)
             deltas = [delta for letter in text for delta in told.more(letter, False)]
             assert put_together(deltas + told.more("", True)) == format_(text, True), text
 
 
 def test_arguments_are_told_as_they_come() -> None:
-    told = Told(FORMATS["hermes"])
+    told = Told(made("hermes"))
     told.more('<tool_call>{"name": "f", ', False)
     told.more('"arguments": {"a', False)
     assert told.more('bc": "d', False) == [
@@ -153,20 +167,20 @@ def test_arguments_are_told_as_they_come() -> None:
 
 def test_one_call_only() -> None:
     text = f"<tool_call>{CALL}</tool_call><tool_call>{TIME}</tool_call>"
-    assert len(message(FORMATS["hermes"], text, True)["tool_calls"]) == 1
-    assert put_together(Told(FORMATS["hermes"], True).more(text, True)) == ("", ASKED[:1])
+    assert len(message(made("hermes"), text, True)["tool_calls"]) == 1
+    assert put_together(Told(made("hermes"), True).more(text, True)) == ("", ASKED[:1])
 
 
 def test_a_name_that_cannot_be_sent() -> None:
     """Half a surrogate pair is no text, so what has it is no call."""
     text = '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>'
-    told = message(FORMATS["hermes"], text, False)
+    told = message(made("hermes"), text, False)
     assert event(told).encode() and told == {"content": text}
 
 
 def test_unknown_parser() -> None:
     with pytest.raises(ForetokenError, match="hermes"):
-        format_named("herms")
+        format_named("herms", OFFERED)
 
 
 TOOL: Any = {
@@ -219,6 +233,12 @@ def test_a_call(calling: Any, called: Any) -> None:
     assert choice.message.tool_calls is not None
     [call] = choice.message.tool_calls
     assert (call.function.name, call.function.arguments) == ASKED[0]
+    assert called[1].given["tools"] == [TOOL]
+
+
+def test_a_tool_without_a_type_is_a_function(calling: Any, called: Any) -> None:
+    bare = {"function": TOOL["function"]}
+    calling.chat.completions.create(model="toy", messages=SAID, tools=[bare], max_tokens=1)
     assert called[1].given["tools"] == [TOOL]
 
 

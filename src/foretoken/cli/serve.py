@@ -118,6 +118,14 @@ def serve(
             _ANSWERS, "--per-request-spec-decode-metrics", help="In answers: none or summary."
         ),
     ] = "summary",
+    structured_outputs_backend: Annotated[
+        str,
+        options.in_panel(
+            _ANSWERS,
+            "--structured-outputs-backend",
+            help="What holds texts to schemas: auto, guidance or xgrammar.",
+        ),
+    ] = "auto",
     sse_keep_alive_interval: Annotated[
         float,
         options.in_panel(
@@ -129,8 +137,11 @@ def serve(
         options.in_panel(_ANSWERS, "--metrics-prefix", help="foretoken, or vllm for its boards."),
     ] = "foretoken",
     max_num_seqs: Annotated[
-        int, options.in_panel(_LIMITS, "--max-num-seqs", min=1, help="Served at a time.")
-    ] = 8,
+        int | None,
+        options.in_panel(
+            _LIMITS, "--max-num-seqs", min=1, help="Served at a time; default 8, if memory allows."
+        ),
+    ] = None,
     max_num_batched_tokens: Annotated[
         int,
         options.in_panel(
@@ -165,10 +176,13 @@ def serve(
     _check_installed()
     replicas.check(seed, enable_log_requests)
     from foretoken.async_llm import AsyncLLM
+    from foretoken.engine.settings import SEQUENCES
+    from foretoken.grammar.compiling import check_backend
     from foretoken.serve import run
     from foretoken.serve.app import application
     from foretoken.serve.settings import ServerSettings
 
+    check_backend(structured_outputs_backend)
     named = running.named(model)
     settings = ServerSettings(
         names=tuple(served_model_name or (model,)),
@@ -199,6 +213,7 @@ def serve(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             max_queued=max_num_queued_reqs,
+            structured_outputs_backend=structured_outputs_backend,
             seed=seed,
         )
 
@@ -209,7 +224,7 @@ def serve(
         replicas.serve(
             lambda share: load(running.threads or share),
             settings,
-            slots=max_num_seqs,
+            slots=max_num_seqs or SEQUENCES,
             address={"host": host, "port": placed, **common},
             patience=shutdown_timeout,
         )

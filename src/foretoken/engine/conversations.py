@@ -39,6 +39,16 @@ NO_VARIABLES = {
 }
 """What decides how a template is run, and is no variable of it."""
 
+_TEXTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+}
+"""Type of a part -> where its text is, as in vLLM."""
+_UNREAD = ("images", "audio")
+"""What clients send with a message and isn't read."""
 _MOST = 10_000_000  # characters; more are more tokens than any model's context has
 _BYTES = (str, bytes, bytearray, memoryview)
 
@@ -159,10 +169,15 @@ def _turn(place: int, message: Any) -> dict[str, Any]:
             f"Message {place} is {shown(message)}; give a mapping with 'role' and 'content', both "
             "texts."
         )
-    content = message.get("content")
+    unread = next((name for name in _UNREAD if message.get(name)), None)
+    if unread is not None:
+        raise ForetokenError(f"Message {place} has {unread}; only texts are read, so leave it out.")
+    content, calls = message.get("content"), message.get("tool_calls")
+    if content is None and not calls and message["role"] in ("assistant", "tool"):
+        content = ""
     if isinstance(content, Seq) and not isinstance(content, _BYTES):
         content = "\n".join(_part(place, part) for part in content)
-    if not isinstance(content, str) and not (content is None and message.get("tool_calls")):
+    if not isinstance(content, str) and not (content is None and calls):
         raise ForetokenError(
             f"The content of message {place} is {shown(content)}; give a text, or a list of parts "
             'such as {"type": "text", "text": …}.'
@@ -216,9 +231,10 @@ def _wrong_calls(place: int) -> ForetokenError:
 def _part(place: int, part: Any) -> str:
     """The text of a part of a message; parts are written line by line, as vLLM does."""
     kind = part.get("type", "text") if isinstance(part, Mapping) else None
-    text = part if isinstance(part, str) else part.get("text") if kind == "text" else None
+    key = _TEXTS.get(kind) if isinstance(kind, str) else None
+    text = part if isinstance(part, str) else part.get(key) if key is not None else None
     if not isinstance(text, str):
-        named = shown(part) if kind in (None, "text") else f"of type {shown(kind)}"
+        named = shown(part) if kind is None or key is not None else f"of type {shown(kind)}"
         raise ForetokenError(
             f"A part of message {place} is {named}; only parts of text are read: "
             '{"type": "text", "text": …}.'

@@ -18,6 +18,11 @@ _HEX = "[0-9a-fA-F]"
 _NUMBERS = f"x({_HEX}{{2}})|u({_HEX}{{4}})|U({_HEX}{{8}})"
 _ESCAPE = re.compile(rf"\\(?:{_NUMBERS}|([\[\]])|.)", re.DOTALL)  # of GBNF
 _PASSED = re.compile(r"\\(?:x(..)|.)")
+_ROOT = re.compile(r"^\s*root\s*::=", re.MULTILINE)
+_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|[\w-]+|\.', re.DOTALL)
+_INSTEAD = {".": r"[\x00-\U0010ffff]", "start": "start-of-its-own"}
+"""Parts of GBNF that would be something else in Lark's notation: there a dot is no line break, and
+the rule that all begins with has this name."""
 
 
 class Guidance:
@@ -134,7 +139,7 @@ def _grammar(form: StructuredOutputsParams) -> str:
         lark = f"start: CHOICE\nCHOICE: {choices}"
         return str(LLMatcher.grammar_from_lark(lark))
     if form.form == "grammar":
-        gbnf = "::=" in form.text and not is_lark_syntax(form.text)
+        gbnf = _ROOT.search(form.text) or ("::=" in form.text and not is_lark_syntax(form.text))
         return str(LLMatcher.grammar_from_lark(_lark(form.text) if gbnf else form.text))
     raise ForetokenError(
         "llguidance has no structural tags; use structured_outputs_backend='xgrammar'"
@@ -150,7 +155,8 @@ def _lark(gbnf: str) -> str:
     """
     from llguidance.gbnf_to_lark import gbnf_to_lark
 
-    passed = gbnf_to_lark(_ESCAPE.sub(_passing, gbnf))
+    own = _PARTS.sub(lambda part: _INSTEAD.get(part[0], part[0]), gbnf)
+    passed = gbnf_to_lark(_ESCAPE.sub(_passing, own))
     return _PASSED.sub(lambda e: e[0] if e[1] is None else f"\\u00{e[1]}", passed)
 
 

@@ -11,15 +11,10 @@ import torch
 from foretoken.errors import ForetokenError, one_line
 from foretoken.grammar.constraint import Matcher, Words
 from foretoken.grammar.params import StructuredOutputsParams
+from foretoken.grammar.xgrammar_schemas import check_schema, check_tag
 
 _COMPACT = (",", ":")
 _ANCHOR = "\n"  # with which hardly any tokenizer merges what follows it
-_READ_PAST = {"contains", "minContains", "maxContains", "not", "if"}
-_READ_PAST |= {"dependentRequired", "dependentSchemas"}
-"""Keywords of JSON schemas that xgrammar takes and doesn't act on; `_read_past` has the others."""
-_NAMED = {"properties", "patternProperties", "$defs", "definitions"}
-_DATA = {"const", "enum", "default", "examples"}
-"""Keywords whose values are schemas by names, and those whose values are no schemas."""
 
 
 class XGrammar:
@@ -58,8 +53,8 @@ class XGrammar:
 
     def _compiled(self, form: StructuredOutputsParams) -> Any:
         compiler, text = self._compiler, form.text
-        if form.form in ("json", "structural_tag"):
-            _check_keywords(json.loads(text))
+        if form.form == "json":
+            check_schema(json.loads(text))
         if form.form in ("json", "json_object"):
             if form.whitespace_pattern is not None:
                 raise ForetokenError(
@@ -74,6 +69,7 @@ class XGrammar:
             choices = " | ".join(json.dumps(t, ensure_ascii=False) for t in json.loads(text))
             return compiler.compile_grammar(f"root ::= {choices}")
         if form.form == "structural_tag":
+            check_tag(json.loads(text))
             return compiler.compile_structural_tag(text)
         if "%json" in text:
             raise ForetokenError(
@@ -81,40 +77,6 @@ class XGrammar:
                 "use structured_outputs_backend='guidance'."
             )
         return compiler.compile_grammar(text) if "::=" in text else compiler.compile_lark(text)
-
-
-def _check_keywords(schema: Any) -> None:
-    """Raise `ForetokenError` for a keyword that the text would not be held to."""
-    todo = [schema]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, list):
-            todo += value
-        if not isinstance(value, dict):
-            continue
-        if (wrong := _read_past(value)) is not None:
-            raise ForetokenError(
-                f"xgrammar doesn't hold texts to {wrong} of JSON schemas; leave it out, or use "
-                "structured_outputs_backend='guidance'."
-            )
-        for name, inner in value.items():
-            if name in _NAMED and isinstance(inner, dict):
-                todo += inner.values()
-            elif name not in _DATA:
-                todo.append(inner)
-
-
-def _read_past(schema: dict[str, Any]) -> str | None:
-    """The first keyword of a schema, but for those within, that is not acted on."""
-    patterned = "pattern" in schema or "format" in schema
-    heeded = {
-        "uniqueItems": schema.get("uniqueItems") is False,
-        "multipleOf": schema.get("type") == "integer",
-        "minLength": not patterned,
-        "maxLength": not patterned,
-        "allOf": len(schema.get("allOf", ())) < 2,
-    }
-    return next((name for name in schema if not heeded.get(name, name not in _READ_PAST)), None)
 
 
 class XGrammarMatcher:

@@ -1,5 +1,5 @@
-"""Which functions an answer calls, as a grammar: for a `tool_choice` that makes the model call, and
-for functions whose arguments are to be strict.
+"""Which functions an answer calls, as a grammar: for a `tool_choice` that makes the model call, for
+functions whose arguments are to be strict, and for an answer that is calls or JSON.
 
 Arguments are written as chat templates write them, by `json.dumps`: a space after commas and
 colons, no other white space. The grammars are Lark's in llguidance's dialect.
@@ -16,9 +16,11 @@ from typing import Any
 from foretoken.errors import shown, unknown
 from foretoken.grammar.guidance import wrong_schema
 from foretoken.serve.errors import ApiError
+from foretoken.serve.guidance import constraint
 from foretoken.serve.schema import ChatBody, Function
 
 _SPACES = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_COMPACT = {"whitespace_flexible": False}
 _NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 _SYNTAX = {
     "hermes": ("<tool_call>", "\n", "arguments", "\n", "</tool_call>", "\n"),
@@ -48,27 +50,40 @@ def named(choice: Any) -> str | None:
 
 
 def with_calls(body: ChatBody, format_: str, tokenizer: Any) -> ChatBody:
-    """The body with the grammar of its calls, if its tools or its choice ask for one. Raises
-    `ApiError` for a function that isn't offered, and for two things that the text must be."""
+    """The body with the grammar of its calls, if its tools, its choice or its format ask for one.
+    Raises `ApiError` for a function that isn't offered, and for two things that the text must
+    be."""
     functions, must = _callable(body)
     name = named(body.tool_choice)
-    if not must and not any(function.strict for function in functions):
+    form = constraint(body.structured_outputs, body.response_format)
+    strict = any(function.strict for function in functions)
+    if not must and not strict and form is None:
         return body
     if not functions:
         known = [tool.function.name for tool in body.tools]
         raise ApiError(400, str(unknown("function", str(name), known)), "tool_choice")
-    plain = body.response_format is None or body.response_format.get("type") == "text"
-    if body.structured_outputs is not None or not plain:
+    apart = not must and bool(_SYNTAX[format_][0])  # without a tag, JSON could be either
+    answer = _answer(body) if apart else None
+    if form is not None and answer is None:
         field = "response_format" if body.structured_outputs is None else "structured_outputs"
         raise ApiError(
             400,
-            f"{field} and calls that are constrained can't be had at once; leave one out.",
+            f'{field} and calls can\'t be had at once; set tool_choice to "none", or leave {field} '
+            "out.",
             field,
         )
     several = body.parallel_tool_calls and name is None
     added = {} if tokenizer is None else tokenizer.get_added_vocab()
-    grammar = calls_grammar(functions, format_, must, several, added)
-    return body.model_copy(update={"structured_outputs": {"grammar": grammar}})
+    grammar = calls_grammar(functions, format_, must, several, added, answer)
+    given = {"structured_outputs": {"grammar": grammar}, "response_format": None}
+    return body.model_copy(update=given)
+
+
+def _answer(body: ChatBody) -> Mapping[str, Any] | None:
+    """The schema of an answer that is JSON by `response_format`; None for another one."""
+    form = constraint(None, body.response_format) or {}
+    schema: Mapping[str, Any] | None = form.get("json")
+    return {"type": "object"} if form.get("json_object") else schema
 
 
 def _callable(body: ChatBody) -> tuple[list[Function], bool]:
@@ -79,25 +94,34 @@ def _callable(body: ChatBody) -> tuple[list[Function], bool]:
     return called, name is not None or body.tool_choice == "required"
 
 
-def wrong_parameters(body: ChatBody) -> str | None:
-    """A sentence on the first function whose calls are constrained to a schema that there isn't;
-    None where no function's is wrong. For a grammar that has failed, whose error can't tell: it is
-    one grammar for all functions."""
+def wrong_part(body: ChatBody) -> ApiError | None:
+    """What names the first function whose calls are constrained to a schema that there isn't, or
+    the format of the answer; None where none is wrong. For a grammar that has failed, whose error
+    can't tell: it is one grammar for all."""
     functions, must = _callable(body)
     for function in functions:
         schema = _schema(function, must or bool(function.strict))
         if said := wrong_schema(schema):
-            return f"The parameters of function {shown(function.name)} can't be used: {said}"
+            told = f"The parameters of function {shown(function.name)} can't be used: {said}"
+            return ApiError(400, told, "tools")
+    if said := wrong_schema(_answer(body) or {}):
+        told = f"The schema of response_format can't be used: {said}"
+        return ApiError(400, told, "response_format")
     return None
 
 
 def calls_grammar(
-    functions: Seq[Function], format_: str, must: bool, several: bool, added: Mapping[str, int]
+    functions: Seq[Function],
+    format_: str,
+    must: bool,
+    several: bool,
+    added: Mapping[str, int],
+    answer: Mapping[str, Any] | None = None,
 ) -> str:
     """What an answer may be. must: it is calls only, one at least, each by its function's schema;
     else it may also be a text, and arguments of functions that aren't strict may be any object.
     several: there may be more than one call. added: the tokenizer's added tokens, which stand in a
-    text as themselves."""
+    text as themselves. answer: the schema of the one text that it may be, if not any."""
     tag, after, arguments, before, closing, between = _SYNTAX[format_]
     rules = [
         _rule(place, function, arguments, must or bool(function.strict))
@@ -106,8 +130,12 @@ def calls_grammar(
     body = " | ".join(f"f{place}" for place in range(len(rules)))
     inside = f"{_text(after)} ({body}) {_text(before)} {_tag(closing, added)}"
     more = f"({_text(between)} call)*" if several else ""
+    call = f"call: {_tag(tag, added)} {inside}"
     if must:
-        return "\n".join([f"start: call {more}", f"call: {_tag(tag, added)} {inside}", *rules])
+        return "\n".join([f"start: call {more}", call, *rules])
+    if answer is not None:
+        value = json.dumps({**answer, "x-guidance": _COMPACT}, ensure_ascii=False)
+        return "\n".join([f"start: call {more} | %json {value}", call, *rules])
     rules += _texts(_BARRED[format_], added)
     if not tag:  # calls from the first character on, or none
         first = r"FIRST: /\s*[^\s{](.|\n)*/ & ~/(.|\n)*<\|python_tag\|>(.|\n)*/"

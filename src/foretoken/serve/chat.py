@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -13,7 +14,7 @@ from starlette.responses import Response
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.stopping import decoded
 from foretoken.serve.blocks import Blocks
-from foretoken.serve.calling import named, with_calls, wrong_parameters
+from foretoken.serve.calling import named, with_calls, wrong_part
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
@@ -32,7 +33,7 @@ async def chat(request: Request) -> Response:
     given = await server.read(request, ChatBody)
     body = _with_choice(given, server.settings, server.tokenizer)
     answering = await while_there(request, _submit(server, body))
-    answer = _Answer(answering, body)
+    answer = _Answer(answering, body, given)
     silence = server.settings.keep_alive_interval
     return await respond(request, answer, body.stream, silence, answering.close)
 
@@ -49,7 +50,7 @@ async def _submit(server: Server, body: ChatBody) -> Answering:
     most = server.settings.bounded(most)
     chosen = params(body, dict(server.settings.defaults), wanted, most)
     prompt = await asyncio.to_thread(_prompt, server, body)
-    given = await server.encoded(prompt, chosen, asked)
+    given = await server.encoded(prompt, chosen, asked, "messages")
     return await server.submit("chatcmpl", [given], body)
 
 
@@ -64,7 +65,7 @@ def _prompt(server: Server, body: ChatBody) -> dict[str, Any]:
 
 def _with_choice(body: ChatBody, settings: ServerSettings, tokenizer: Any) -> ChatBody:
     """The body, without tools where none may be called, and with the grammar of those that must
-    be called or are strict."""
+    be called, are strict, or stand beside a format of the answer."""
     choice = ("auto" if body.tools else "none") if body.tool_choice is None else body.tool_choice
     must = named(choice) is not None or choice == "required"
     if must and not body.tools:
@@ -86,15 +87,16 @@ def _with_choice(body: ChatBody, settings: ServerSettings, tokenizer: Any) -> Ch
 
 
 class _Answer:
-    """One answer, whole or in parts."""
+    """One answer, whole or in parts. given: the body as it came."""
 
-    def __init__(self, answering: Answering, body: ChatBody) -> None:
-        self._answering, self._body = answering, body
+    def __init__(self, answering: Answering, body: ChatBody, given: ChatBody) -> None:
+        self._answering, self._body, self._given = answering, body, given
         server = answering.server
         self._settings = server.settings
         self._spelling = Spelling(server.tokenizer, body.return_tokens_as_token_ids)
         parser = server.settings.tool_call_parser
-        self._format = format_named(parser) if parser is not None and body.tools else None
+        offered = {tool.function.name for tool in body.tools}
+        self._format = format_named(parser, offered) if parser is not None and offered else None
         self._named = named(body.tool_choice) is not None
         self._only_first = self._named or not body.parallel_tool_calls
         self._blocks = Blocks(server.tokenizer, body)
@@ -126,17 +128,16 @@ class _Answer:
         return told
 
     async def _checked(self, output: RequestOutput) -> RequestOutput:
-        """`checked`; an error of the grammar of calls names the function that it comes
-        from."""
+        """`checked`; an error of the grammar of calls names what it comes from."""
         try:
             return checked(output)
         except ApiError as error:
             if error.status != 400 or not self._body.tools:
                 raise
-            said = await asyncio.to_thread(wrong_parameters, self._body)
+            said = await asyncio.to_thread(wrong_part, self._given)
             if said is None:
                 raise
-            raise ApiError(400, said, "tools") from error
+            raise said from error
 
     def _message(self, sample: CompletionOutput) -> dict[str, Any]:
         """A sample's message, and why it ended."""
@@ -166,7 +167,9 @@ class _Answer:
                     delta = known.more(sample)
                     parts = [] if delta is None else self._choices(output, sample, delta, called)
                     for choice in parts:
-                        chunk = self._chunk([choice], output, options.continuous_usage_stats)
+                        opens = "role" in choice["delta"]
+                        counted = replace(output, outputs=[]) if opens else output
+                        chunk = self._chunk([choice], counted, options.continuous_usage_stats)
                         yield event(chunk | (self._of_prompt(output) if first else {}))
                         first = False
         assert output is not None  # a request has one at least

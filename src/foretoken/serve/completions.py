@@ -58,7 +58,7 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     encoded = []
     for prompt in prompts:
         given = await asyncio.to_thread(_as_asked, prompt, server, body)
-        encoded.append(await server.encoded(given, chosen, body.max_tokens))
+        encoded.append(await server.encoded(given, chosen, body.max_tokens, "prompt"))
     return await server.submit("cmpl", encoded, body)
 
 

@@ -30,7 +30,7 @@ def conversation_ids(
     if body.continue_final_message:
         options["continue_final_message"] = True
     if body.tools and tokenizer is not None:
-        given = [tool.model_dump(exclude_unset=True) for tool in body.tools]
+        given = [{**tool.model_dump(exclude_unset=True), "type": tool.type} for tool in body.tools]
         try:
             options |= tool_options(tokenizer, given)
         except ForetokenError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from typing import Any
 
 from foretoken.errors import shown
@@ -10,6 +11,42 @@ from foretoken.serve.errors import ApiError
 
 FORMATS = ("text", "json_object", "json_schema", "structural_tag")
 """The types of a `response_format`."""
+_KEYS: Mapping[str, Mapping[str, Seq[str]]] = {
+    "response_format": {
+        "text": ("type",),
+        "json_object": ("type", "schema"),
+        "json_schema": ("type", "json_schema"),
+    },
+    "prediction": {"content": ("type", "content")},
+}
+"""Field -> type -> what its object has. What a structural tag has is xgrammar's."""
+_DESCRIBED = ("name", "description", "schema", "strict")
+"""What a json_schema has."""
+
+
+def sifted(field: str, given: Mapping[str, Any], ignore_unknown: bool) -> Mapping[str, Any]:
+    """The object of one of these fields without what is null. Raises `ApiError` for a key that
+    isn't known, unless such are left out."""
+    keys = _KEYS[field].get(str(given.get("type")))
+    if keys is None:  # a type that is refused later on
+        return given
+    known = _known(field, given, keys, ignore_unknown)
+    described = known.get("json_schema")
+    if isinstance(described, Mapping):
+        name = f"{field}.json_schema"
+        known["json_schema"] = _known(name, described, _DESCRIBED, ignore_unknown)
+    return known
+
+
+def _known(
+    name: str, given: Mapping[str, Any], keys: Seq[str], ignore_unknown: bool
+) -> dict[str, Any]:
+    told = {key: value for key, value in given.items() if value is not None}
+    other = next((key for key in told if key not in keys), None)
+    if other is not None and not ignore_unknown:
+        takes = ", ".join(keys)
+        raise ApiError(400, f"{name} has {shown(other)}; it takes {takes}.", name.split(".")[0])
+    return {key: value for key, value in told.items() if key in keys}
 
 
 def constraint(
@@ -31,25 +68,23 @@ def _formatted(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
     kind = given.get("type")
     if kind == "text":
         return None
-    if kind == "json_object":
+    if kind == "json_object" and "schema" not in given:
         return {"json_object": True}
     if kind == "structural_tag":
         return {"structural_tag": given}
-    if kind != "json_schema":
+    if kind not in ("json_object", "json_schema"):
         raise ApiError(
             400,
             f"response_format.type is {shown(kind)}; give one of {', '.join(FORMATS)}.",
             "response_format",
         )
-    described = given.get("json_schema")
+    own = kind == "json_object"  # as llama.cpp's server has it
+    described = given if own else given.get("json_schema")
     schema = described.get("schema") if isinstance(described, Mapping) else None
     if not isinstance(schema, Mapping):
-        raise ApiError(
-            400,
-            "response_format.json_schema has no schema; give "
-            '{"name": "…", "schema": {…}} as json_schema.',
-            "response_format",
-        )
+        place = "response_format" if own else "response_format.json_schema"
+        told = f'{place} has no schema; give one as "schema": {{…}}.'
+        raise ApiError(400, told, "response_format")
     return {"json": schema}
 
 

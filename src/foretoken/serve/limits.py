@@ -28,18 +28,23 @@ async def whole_body(request: Request, most: int) -> bytes:
     return bytes(read)
 
 
-def check_length(prompt: Seq[int], asked: int | None, context: int, opening: Seq[int]) -> None:
+def check_length(
+    prompt: Seq[int], asked: int | None, context: int, opening: Seq[int], field: str
+) -> None:
     """Raise `ApiError` where a prompt and the tokens asked for are more than the context. opening:
-    of an encoder–decoder's answers, which the context bounds apart from their prompts."""
+    of an encoder–decoder's answers, which the context bounds apart from their prompts; field: of
+    the body, from which the prompt is. Clients know a text that is too long by how the sentence of
+    OpenAI and of vLLM begins."""
     if not prompt:
-        raise ApiError(400, "The prompt is empty; give at least one token.")
+        raise ApiError(400, "The prompt is empty; give at least one token.", field)
     before = len(opening or prompt)
     if len(prompt) > context or before >= context or before + (asked or 0) > context:
         more = f", and {asked} more were asked for" if asked else ""
         raise ApiError(
             400,
-            f"The maximum context length is {context} tokens, and your prompt has "
+            f"This model's maximum context length is {context} tokens. However, your prompt has "
             f"{len(prompt)}{more}; shorten the prompt or lower max_tokens.",
+            field,
         )
 
 

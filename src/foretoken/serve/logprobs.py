@@ -8,8 +8,8 @@ from collections.abc import Sequence as Seq
 from functools import cache, cached_property
 from typing import Any
 
+from foretoken.engine.logprobs import TokenTexts
 from foretoken.engine.outputs import Logprob
-from foretoken.engine.stopping import decoded
 from foretoken.models.gguf.tokenizer import alphabet
 
 LOWEST = -9999.0
@@ -26,25 +26,12 @@ class Spelling:
     """Tokens as texts, or as "token_id:7"."""
 
     def __init__(self, tokenizer: Any, as_ids: bool = False) -> None:
-        self._tokenizer, self._as_ids = tokenizer, as_ids or tokenizer is None
-        # A long prompt's likeliest tokens are many times the same, and all clients wait for them.
-        self._known: dict[int, str] = {}
+        self._tokenizer, self._text_of = tokenizer, TokenTexts(None if as_ids else tokenizer)
 
     def token(self, token: int) -> str:
-        """A token's text, alone. One that begins with a space shows it, though a tokenizer that
-        reads words would leave it out at the beginning of a text."""
-        if self._as_ids:
-            return f"token_id:{token}"
-        known = self._known.get(token)
-        if known is None:
-            known = self._known[token] = self._alone(token)
-        return known
-
-    def _alone(self, token: int) -> str:
-        alone = decoded(self._tokenizer, [token], False)
-        both = decoded(self._tokenizer, [token, token], False)
-        spaced = both == f"{alone} {alone}" and alone != ""
-        return f" {alone}" if spaced else alone
+        """A token's text, alone; one that has none by its id."""
+        text = self._text_of(token)
+        return f"token_id:{token}" if text is None else text
 
     def chat(self, tokens: Seq[int], entries: Seq[Entry], top: int) -> dict[str, Any]:
         """A chat's `logprobs`: of each token written, and of the `top` likeliest in its place."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -13,14 +13,15 @@ from pydantic import (
     Tag,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_validator,
 )
 from pydantic_core import from_json
 
-from foretoken.errors import shown, unknown
+from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.sampling.params import SamplingParams
 from foretoken.serve.errors import ApiError
-from foretoken.serve.guidance import constraint, predicted
+from foretoken.serve.guidance import constraint, predicted, sifted
 from foretoken.serve.unserved import without_unserved
 
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -108,7 +109,7 @@ class Function(Part):
 class Tool(Part):
     """A function that is offered to the model."""
 
-    type: Literal["function"]
+    type: Literal["function"] = "function"
     function: Function
 
 
@@ -170,6 +171,17 @@ class Sampling(Body):
     return_token_ids: bool = False
     return_tokens_as_token_ids: bool = False
     foretoken: Extras = Extras()
+
+    @field_validator("response_format", "prediction")
+    @classmethod
+    def _sifted(cls, given: Any, info: ValidationInfo) -> Any:
+        return given and sifted(str(info.field_name), given, bool(info.context))
+
+    @model_validator(mode="after")
+    def _streamed(self) -> Self:
+        if "stream_options" in self.model_fields_set and not self.stream:
+            raise ApiError(400, "stream_options needs stream; set it to true.", "stream_options")
+        return self
 
 
 class ChatBody(Sampling, Templated):
@@ -240,7 +252,7 @@ def params(
     body: Sampling, defaults: dict[str, Any], logprobs: int | None, most: int | None
 ) -> SamplingParams:
     """The sampling parameters of a body. `most`: tokens to write, by the field that it has for it;
-    None is up to the context. Raises `ForetokenError` for numbers out of range."""
+    None is up to the context. Raises `ApiError` for what is wrong or out of range."""
     given = body.model_dump(include=_SAMPLED, exclude_unset=True)
     bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
     if not given.get("allowed_token_ids", True):  # vLLM's empty list allows all
@@ -254,7 +266,12 @@ def params(
         "prediction": predicted(body.prediction),
     }
     own["return_drafts"] = body.foretoken.blocks
-    return SamplingParams(**(defaults | given | own))
+    try:
+        return SamplingParams(**(defaults | given | own))
+    except ForetokenError as error:  # its sentence begins with the name of what is wrong
+        first = str(error).partition(" ")[0]
+        field = first if first in Sampling.model_fields else None
+        raise ApiError(400, str(error), field) from error
 
 
 def _shorten(given: dict[str, Any]) -> None:

@@ -65,11 +65,14 @@ class Server:
                 "model",
             )
 
-    async def encoded(self, prompt: Any, params: SamplingParams, asked: int | None) -> Encoded:
-        """A prompt's token ids. `asked`: the tokens that were asked for by number. Raises
-        `ApiError` and `ForetokenError` for what can't be served."""
+    async def encoded(
+        self, prompt: Any, params: SamplingParams, asked: int | None, field: str
+    ) -> Encoded:
+        """A prompt's token ids. `asked`: the tokens that were asked for by number; `field`: of the
+        body, from which the prompt is. Raises `ApiError` and `ForetokenError` for what can't be
+        served."""
         given = await asyncio.to_thread(self.llm.encoded, prompt, params)
-        check_length(given.ids, asked, self.context, self.opening)
+        check_length(given.ids, asked, self.context, self.opening, field)
         predicted = given.params.prediction
         if predicted is None or len(predicted) <= self.context:
             return given

@@ -68,7 +68,11 @@ class ServerSettings:
                 "that no client could send it; give it without."
             )
         if self.tool_call_parser is not None:
-            format_named(self.tool_call_parser)
+            format_named(self.tool_call_parser, ())
+        if self.allow_credentials and not self.allowed_origins:
+            raise ForetokenError(
+                "--allow-credentials does nothing alone; add --allowed-origins with the web pages."
+            )
         if self.request_metrics not in METRICS:
             raise ForetokenError(
                 f"The metrics of a request are {shown(self.request_metrics)}; they must be "

@@ -3,7 +3,8 @@
 A format is a function of the text so far. What it finds only grows with the text, and is the same
 whether it was asked on the way or not: so a stream's parts add up to the whole answer. Arguments
 are the model's own JSON, to the character, and like OpenAI's may be wrong or cut off. What begins
-as a call and turns out to be none is a part of the text.
+as a call and turns out to be none is a part of the text. A tag says that a call is one, whatever
+it calls; JSON without a tag is a call of a function that was offered, or a text.
 
     hermes          text <tool_call>{"name": …, "arguments": {…}}</tool_call> text …
     llama3_json     {"name": …, "parameters": {…}}; {…}     or a text
@@ -13,7 +14,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -49,8 +51,9 @@ _INSIDE = re.compile(r"[\w.+\-\s:,]+")
 _ARGUMENTS = ("arguments", "parameters")
 
 
-def hermes(text: str, ended: bool) -> Written:
+def hermes(offered: Collection[str], text: str, ended: bool) -> Written:
     """Calls between tags, as Hermes and Qwen write them; white space around them is left out."""
+    del offered
     content, calls, told, place = "", [], 0, 0
     while (start := text.find(_OPEN, place)) >= 0:
         found = _call(text, start + len(_OPEN))
@@ -86,20 +89,21 @@ def _settled(text: str, tag: str) -> str:
     return text.rstrip()
 
 
-def llama3_json(text: str, ended: bool) -> Written:
+def llama3_json(offered: Collection[str], text: str, ended: bool) -> Written:
     """An answer that is JSON from its first character on, as Llama 3 writes calls; several are
     parted by semicolons. Any other answer is a text."""
     if not ended and _PYTHON_TAG.startswith(text):
         return Written("", [])
     calls: list[Call] = []
-    told = len(_PYTHON_TAG) if text.startswith(_PYTHON_TAG) else 0
+    tagged = text.startswith(_PYTHON_TAG)
+    told = len(_PYTHON_TAG) if tagged else 0
     while True:
         start = _skipped(_BETWEEN if calls else _SPACE, text, told)
         if start == len(text):
             return Written(text[told:] if ended and not calls else "", calls)
         found = _call(text, start) if text[start] == "{" else _NONE
-        if found.call is None:
-            held = found.end is None and not ended
+        if found.call is None or not (tagged or found.call.name in offered):
+            held = found.call is None and found.end is None and not ended
             return Written("" if held else text[start if calls else told :], calls)
         calls.append(found.call)
         if found.end is None:
@@ -107,15 +111,19 @@ def llama3_json(text: str, ended: bool) -> Written:
         told = found.end
 
 
-FORMATS: dict[str, Format] = {"hermes": hermes, "llama3_json": llama3_json}
+FORMATS: dict[str, Callable[[Collection[str], str, bool], Written]] = {
+    "hermes": hermes,
+    "llama3_json": llama3_json,
+}
 """By vLLM's names."""
 
 
-def format_named(name: str) -> Format:
-    """Raises `ForetokenError` for a name that isn't known."""
+def format_named(name: str, offered: Collection[str]) -> Format:
+    """offered: the functions that may be called. Raises `ForetokenError` for a name that isn't
+    known."""
     if name not in FORMATS:
         raise unknown("tool call parser", name, FORMATS)
-    return FORMATS[name]
+    return partial(FORMATS[name], offered)
 
 
 class _Found(NamedTuple):
