@@ -197,8 +197,11 @@ Each row was tried with a tiny random model in float64. Where it says that the f
 and chains in batches of different lengths, past sliding windows and after commits, got \
 transformers' own logits of each path alone, and a greedy text was that of `generate`. A family \
 that isn't listed is tried when a model is loaded: a small tree is compared with its paths, and a \
-model for which they differ is refused. Here a family is its decoder-only form; of encoders with \
-decoders T5, BART, mBART and Marian run natively and no others do. Images and sound are not served.
+model for which they differ is refused. Where a text's length decides how all of its keys are \
+turned (dynamic scaling, longrope), the context ends before that; [a larger `max_model_len`]\
+(memory.md#a-longer-context) has longrope's long factors for every text. Here a family is its \
+decoder-only form; of encoders with decoders T5, BART, mBART and Marian run natively and no others \
+do. Images and sound are not served.
 """
 
 

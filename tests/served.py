@@ -44,7 +44,7 @@ def toy(**options: Any) -> LLM:
     model = tiny_transformers(VOCAB)
     config = {"method": "sps", "model": native(related(model, 0.02)), "num_speculative_tokens": 3}
     own = {"max_num_seqs": SLOTS, "tokenizer": ByteTokenizer(VOCAB), "speculative_config": config}
-    return LLM(model, **own | options)
+    return LLM(model, **own | {"enable_prefix_caching": True} | options)
 
 
 @contextmanager

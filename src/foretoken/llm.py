@@ -33,7 +33,7 @@ from foretoken.errors.values import typed
 from foretoken.errors.vllm_names import check_keywords
 from foretoken.machine import return_memory
 from foretoken.models.load import find, in_checkpoint, load_model, tokenizer_of, wrapped
-from foretoken.models.model import CausalLM, eos_ids
+from foretoken.models.model import CausalLM
 from foretoken.models.seq2seq.target import target_for
 from foretoken.progress import check_installed, track
 from foretoken.sampling.params import SamplingParams
@@ -65,13 +65,14 @@ class LLM:
             "compiled+plain"; docs/performance.md.
         model_impl: "auto", "native" or "transformers".
         max_model_len: context, prompt and output together; by default the model's.
-        max_num_seqs: sequences served at a time.
+        max_num_seqs: sequences served at a time, by default 8 where memory allows.
         max_num_batched_tokens: prompt tokens read in one step.
         max_queued: sequences that may wait, beyond which requests are refused; None for any.
         trust_remote_code: whether code that comes with a checkpoint, or a draft model's, may run.
         eos_ids: the tokens that end a text; by default those that the model's files name.
         seed: makes requests without a seed of their own repeatable, in the order of calls.
-        enable_prefix_caching: whether prompts go on from what caches still have of earlier texts.
+        enable_prefix_caching: whether prompts go on from what caches have of earlier texts; by
+            default unless the model is given loaded, as its weights may change; docs/memory.md.
         enforce_eager: whether a backend that compiles passes is refused.
         kv_cache_memory: what caches may fill: bytes, "4GiB", 0.5 of what is free; all but 1 GiB.
         gpu_memory_utilization: the same, as the share of a GPU that all may take.
@@ -96,7 +97,7 @@ class LLM:
         backend: str = "auto",
         model_impl: str = "auto",
         max_model_len: int | None = None,
-        max_num_seqs: int = 8,
+        max_num_seqs: int | None = None,
         max_num_batched_tokens: int = 512,
         max_queued: int | None = None,
         trust_remote_code: bool = False,
@@ -107,7 +108,7 @@ class LLM:
         gpu_memory_utilization: float | None = None,
         kv_cache_dtype: str = "auto",
         weights_memory: int | str | None = None,
-        enable_prefix_caching: bool = True,
+        enable_prefix_caching: bool | None = None,
         structured_outputs_backend: str = "auto",
         **others: Any,
     ) -> None:
@@ -149,14 +150,14 @@ class LLM:
                 model_impl=settings.model_impl,
                 trust_remote_code=trust_remote_code,
                 weights_memory=settings.weights_bound,
+                max_model_len=settings.max_model_len,
             )
         self.tokenizer = tokenizer_of(tokenizer, folder, trust_remote_code)
         return_memory()  # a vocabulary was read through lists of its texts
         self.trust_remote_code = trust_remote_code
         target = target_for(
             loaded,
-            settings.max_num_seqs,
-            settings.length(loaded),
+            *settings.sizes(loaded),
             tokenizer=self.tokenizer,
             trust_remote_code=trust_remote_code,
             budget=settings.budget(),
@@ -165,8 +166,8 @@ class LLM:
             method.wrapped(target),
             method.drafter,
             method.verifier,
-            eos_ids=settings.ends(loaded, _eos_ids(loaded, self.tokenizer)),
-            **settings.of_engine(),
+            eos_ids=settings.ends(loaded, self.tokenizer),
+            **settings.of_engine(from_files=folder is not None),
         )
         set_limit(target.budget, settings.cache_bound, loaded.device, target.max_length)
         self._worker = Worker(engine)
@@ -223,6 +224,10 @@ class LLM:
     def reset_stats(self) -> None:
         """Start counting again."""
         self._worker.call(Engine.reset_stats)
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer, as it was given or loaded; None where there is none."""
+        return self.tokenizer
 
     def reset_prefix_cache(self) -> bool:
         """Forget what caches have of earlier texts; as in vLLM, whether that could be done."""
@@ -386,8 +391,3 @@ class LLM:
                 "or one for each."
             )
         return list(params)
-
-
-def _eos_ids(model: CausalLM, tokenizer: Any) -> frozenset[int]:
-    """The end-of-text ids of the model's files, else of the tokenizer."""
-    return model.eos_ids or eos_ids(tokenizer)

@@ -116,6 +116,49 @@ def drive(engine: Engine, seed: int) -> list[tuple[list[int], ...]]:
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "free", "sizes"),
+    [
+        ({}, 10_000_000, (8, 256)),
+        ({}, 1_400_000, (3, 256)),
+        ({}, 200_000, (1, 117)),
+        ({"max_num_seqs": 4}, 1_000_000, (4, 146)),
+        ({"max_model_len": 100}, 500_000, (2, 100)),
+        ({"max_num_seqs": 2, "kv_cache_memory": 400_000}, 10**9, (2, 234)),
+    ],
+)
+def test_sizes_that_nobody_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    pair: Pair,
+    given: dict[str, Any],
+    free: int,
+    sizes: tuple[int, int],
+) -> None:
+    """Where all of a cache is there at once: fewer sequences first, then shorter ones, down to what
+    fits, and one line that says so. It serves."""
+    monkeypatch.setattr("sys.platform", "other")
+    monkeypatch.setattr("foretoken.engine.cache_memory.free_memory", lambda: free)
+    with LLM(pair.target, eos_ids=(), **given) as llm:
+        target = llm.engine.target
+        assert (target.slots, target.max_length) == sizes
+        [output] = llm.generate([PROMPTS[1]], GREEDY)
+        assert output.token_ids == known(pair)[tuple(PROMPTS[1])]
+    warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    told = f"max_num_seqs is {sizes[0]}, and max_model_len {sizes[1]}."
+    assert len(warned) == (sizes != (8, 256)) and all(each.endswith(told) for each in warned)
+
+
+def test_sizes_that_were_asked_for(monkeypatch: pytest.MonkeyPatch, pair: Pair) -> None:
+    """They are what was asked for, or refused; where memory is taken as it is written all are."""
+    monkeypatch.setattr("foretoken.engine.cache_memory.free_memory", lambda: 200_000)
+    with LLM(pair.target, eos_ids=()) as llm:
+        assert (llm.engine.target.slots, llm.engine.target.max_length) == (8, 256)
+    monkeypatch.setattr("sys.platform", "other")
+    with pytest.raises(ForetokenError, match="lower max_model_len or max_num_seqs"):
+        LLM(pair.target, eos_ids=(), max_num_seqs=8, max_model_len=256)
+
+
 def test_windows_keep_what_they_see() -> None:
     """A model that looks back 40 tokens fills a bounded part of a long text's cache, and writes
     what it writes with all of it; a second sample whose prompt is gone reads it again."""

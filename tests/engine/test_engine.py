@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from engines import GREEDY, PROMPTS, engine_of, finish, known, written
+from engines import GREEDY, PROMPTS, engine_of, finish, known, served, written
 from foretoken import ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
@@ -57,6 +57,14 @@ def test_no_end_before_min_tokens(pair: Pair) -> None:
         [plain] = serve(pair.target, Nothing(), TargetOnly(), PROMPTS[1:2], params, eos_ids=ends)
         assert output.token_ids == plain.token_ids and len(plain.token_ids) >= 8
         assert not set(plain.token_ids[:8]) & set(text[:3])
+
+
+def test_an_end_that_is_none(pair: Pair) -> None:
+    """-1 in a configuration means that there is none; the vocabulary's last token is another."""
+    engine = engine_of(pair, eos_ids=frozenset({-1, 97}))
+    params = SamplingParams(temperature=0, min_tokens=3, max_tokens=3, logit_bias={96: 100.0})
+    assert engine.eos_ids == frozenset()
+    assert written(served(engine, [1, 2], params)) == [[96] * 3]
 
 
 def test_no_end_before_min_tokens_where_ends_are_ignored(pair: Pair) -> None:

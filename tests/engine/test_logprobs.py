@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from engines import PROMPTS
-from foretoken import SamplingParams
+from foretoken import LLM, SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
-from foretoken.engine.logprobs import entries, log_probabilities
+from foretoken.engine.logprobs import TokenTexts, entries, log_probabilities
 from foretoken.engine.outputs import RequestOutput
 from foretoken.models.hf.adapter import HFModel
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
+    ByteTokenizer,
     Oracle,
     Pair,
     Scripted,
@@ -35,11 +36,30 @@ def test_log_probabilities_are_of_the_raw_logits() -> None:
 def test_the_token_itself_is_always_there() -> None:
     """Its rank counts the tokens above it; the likeliest others come first."""
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]])
-    [(entry, own)] = entries(logits, [0], 2)
+    [(entry, own)] = entries(logits, [0], 2, str)
     assert [(token, each.rank) for token, each in entry.items()] == [(1, 1), (3, 2), (0, 4)]
     assert entry[0].logprob == own == float(logits.log_softmax(-1)[0, 0])
-    [(alone, _)] = entries(logits, [1], 0)
+    assert [each.decoded_token for each in entry.values()] == ["1", "3", "0"]
+    [(alone, _)] = entries(logits, [1], 0, str)
     assert list(alone) == [1] and alone[1].rank == 1
+
+
+def test_texts_of_tokens(pair: Pair) -> None:
+    """Of those written and of the prompt's, with the likeliest others; none without a tokenizer, or
+    where it knows no such token."""
+    params = SamplingParams(temperature=0, max_tokens=4, logprobs=2, prompt_logprobs=1)
+    tokenizer = ByteTokenizer(97)
+    for given in (tokenizer, None):
+        with LLM(pair.target, tokenizer=given, eos_ids=()) as llm:
+            assert llm.get_tokenizer() is given
+            [output] = llm.generate(PROMPTS[:1], params)
+        found = [*(output.outputs[0].logprobs or ()), *(output.prompt_logprobs or ())[1:]]
+        assert len(found) == 4 + len(PROMPTS[0]) - 1
+        for entry in found:
+            for token, each in (entry or {}).items():
+                text = None if given is None else tokenizer.decode([token])
+                assert each.decoded_token == text
+    assert TokenTexts(tokenizer)(500) is None
 
 
 @pytest.mark.parametrize("wanted", [0, 3])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from engines import engine_of, finish, served, written
+from engines import PROMPTS, engine_of, finish, served, written
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
@@ -17,7 +19,7 @@ from foretoken.engine.engine import Engine
 from foretoken.engine.request import Request
 from foretoken.models.seq2seq.target import target_for
 from foretoken.protocols import Drafter
-from foretoken.testing import Pair, TableModel
+from foretoken.testing import Pair, TableModel, tiny_transformers
 from foretoken.testing.checks import SAMPLED, greedy_reference
 from foretoken.verify.speculative import Speculative
 from seq2seq_models import SOURCES, native_of, tiny
@@ -222,7 +224,7 @@ def test_an_llm_does_it_unless_told_not_to(pair: Pair) -> None:
     """By vLLM's names: the option, the salt of a prompt, the counts, the reset."""
     prompt = {"prompt_token_ids": [5, 9, 2, 5, 9, 2, 5], "cache_salt": "mine"}
     theirs = {**prompt, "cache_salt": "theirs"}
-    with LLM(pair.target, eos_ids=()) as llm:
+    with LLM(pair.target, eos_ids=(), enable_prefix_caching=True) as llm:
         cached = [llm.generate(p, GREEDY)[0].num_cached_tokens for p in (prompt, prompt, theirs)]
         assert cached == [0, 6, 0]
         assert (llm.stats.prefix_cache_queries, llm.stats.prefix_cache_hits) == (21, 6)
@@ -235,6 +237,41 @@ def test_an_llm_does_it_unless_told_not_to(pair: Pair) -> None:
     with LLM(pair.target, eos_ids=(), enable_prefix_caching=False) as llm:
         assert [llm.generate(prompt, GREEDY)[0].num_cached_tokens for _ in "ab"] == [0, 0]
         assert llm.stats.prefix_cache_queries == 0
+
+
+def test_a_loaded_model_may_change() -> None:
+    """Its owner trains it between two calls: the text is that of the new weights, as the caches
+    don't go on from the old ones' unless that was asked for; then they are told to forget."""
+    model = tiny_transformers(97)
+    prompt = [5, 9, 2, 5, 9, 2, 5, 40, 3, 3, 17]
+    ids = torch.tensor([prompt])
+
+    def trained() -> list[int]:
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(-1.1)
+        found = model.generate(ids, max_new_tokens=6, do_sample=False)
+        return found[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
+
+    with LLM(model, eos_ids=()) as llm:
+        llm.generate([prompt], GREEDY)
+        expected = trained()
+        [output] = llm.generate([prompt], GREEDY)
+        assert (output.token_ids, output.num_cached_tokens) == (expected, 0)
+    with LLM(model, eos_ids=(), enable_prefix_caching=True) as llm:
+        assert [llm.generate([prompt], GREEDY)[0].num_cached_tokens for _ in "ab"] == [0, 10]
+        expected = trained()
+        llm.reset_prefix_cache()
+        assert llm.generate([prompt], GREEDY)[0].token_ids == expected
+
+
+def test_files_do_not_change(tmp_path: Path) -> None:
+    """Caches go on from earlier texts, unless they are told not to."""
+    tiny_transformers(97).save_pretrained(tmp_path)
+    for given, cached in ((None, 6), (True, 6), (False, 0)):
+        with LLM(tmp_path, eos_ids=(), enable_prefix_caching=given) as llm:
+            llm.generate([PROMPTS[0]], GREEDY)
+            assert llm.generate([PROMPTS[0]], GREEDY)[0].num_cached_tokens == cached
 
 
 def test_a_source_is_read_anew() -> None:

@@ -95,7 +95,8 @@ def test_tracked_text_is_the_decoded_text(tokens: list[int], skip: bool) -> None
     tracker = TextTracker(BYTES, skip)
     for token in tokens:
         before = tracker.text
-        assert tracker.text == before + (new := tracker.append(token)) or new
+        new = tracker.append(token)
+        assert tracker.text == before + new
     assert tracker.finish() == BYTES.decode(tokens, skip_special_tokens=skip)
 
 

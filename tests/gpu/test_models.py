@@ -215,8 +215,8 @@ def test_more_requests_than_the_budget_holds(drafting: bool) -> None:
 )
 def test_llm_bounds(bound: dict[str, Any]) -> None:
     """The same prompt again and again, which goes on from what caches have of it."""
-    model = pair_there().target
-    with LLM(model, eos_ids=(), max_num_seqs=4, **bound) as llm:
+    model, given = pair_there().target, {"enable_prefix_caching": True} | bound
+    with LLM(model, eos_ids=(), max_num_seqs=4, **given) as llm:
         outputs = llm.generate([list(range(60))] * 9, GREEDY, raise_on_error=True)
         assert "kv_cache" in repr(llm)
     assert len({tuple(output.token_ids) for output in outputs}) == 1

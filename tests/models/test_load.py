@@ -75,7 +75,7 @@ def test_a_loaded_model_is_wrapped_once() -> None:
 @pytest.mark.parametrize("name", ["nowhere", "/nowhere/at/all", "./nowhere", "a/b/c"])
 def test_where_there_is_no_checkpoint(name: str) -> None:
     """Nothing is fetched for a name that can't be a hub id; what may be given is said."""
-    with pytest.raises(ForetokenError, match="There is no checkpoint folder"):
+    with pytest.raises(ForetokenError, match=r"There is no checkpoint .*'openai-community/gpt2'"):
         find(name)
 
 
@@ -88,6 +88,27 @@ def test_why_the_hub_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     with pytest.raises(ForetokenError, match=r"'org/name' on disk .*; unset HF_HUB_OFFLINE\)"):
         find("org/name")
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_tokenizer_is_fetched_without_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    """Its own files alone, as transformers fetches them."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    shutil.copytree(find("mini"), there, ignore=shutil.ignore_patterns("*.safetensors"))
+    (there / weights).touch()
+    here.mkdir()
+
+    def download(name: str, **patterns: Any) -> str:
+        for file in filter_repo_objects([path.name for path in there.iterdir()], **patterns):
+            shutil.copy(there / file, here / file)
+        return str(here)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    tokenizer = load_tokenizer("org/name")
+    assert tokenizer.get_vocab() == load_tokenizer("mini").get_vocab()
+    assert not (here / weights).exists()
 
 
 def test_a_drafter_is_no_model() -> None:

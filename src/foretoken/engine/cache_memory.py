@@ -15,6 +15,7 @@ import torch
 from foretoken.errors import ForetokenError, shown
 from foretoken.machine import free_memory
 from foretoken.models.budget import CacheBudget
+from foretoken.models.model import CausalLM
 
 _log = logging.getLogger("foretoken")
 
@@ -23,6 +24,28 @@ RESERVE = 2**30
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]i?)?b?", re.IGNORECASE)
+
+
+_SHARE = 0.75
+"""Of what caches may fill, how much the target's takes where it is there at once and nobody asked
+for a size: drafters' come after it."""
+
+_PROBE = 1024
+"""Tokens of a cache that is made to see what one takes."""
+
+
+class Sizes(NamedTuple):
+    """How many texts a cache is for, and of how many tokens at most."""
+
+    sequences: int
+    length: int
+
+
+class Open(NamedTuple):
+    """Which of the `Sizes` nobody asked for."""
+
+    sequences: bool
+    length: bool
 
 
 class Bound(NamedTuple):
@@ -60,6 +83,37 @@ def weights_bound(memory: int | str | None) -> int | None:
             f"weights_memory is {shown(memory)}; give bytes, as 4294967296 or '4GiB'."
         )
     return round(float(found[1]) * _UNITS[(found[2] or "").lower()])
+
+
+def fitting(model: CausalLM, wanted: Sizes, free: Open, bound: Bound, budget: CacheBudget) -> Sizes:
+    """The sizes that are wanted; where a cache takes all of its memory at once and these don't fit,
+    fewer texts, then shorter ones, as far as they are `free` to be, which the log says. budget:
+    for a cache that is made to see what one takes."""
+    if not any(free):
+        return wanted
+    tokens = min(_PROBE, wanted.length)
+    probe = model.new_cache(1, tokens, budget=budget)
+    lazy, each = budget.lazy, budget.written // tokens
+    del probe  # whose memory is free again
+    if lazy:
+        return wanted
+    room = round(_SHARE * _bytes(bound, model.device, 0))
+    needs, (sequences, length) = each * wanted.sequences * wanted.length, wanted
+    if free.sequences:
+        sequences = min(sequences, max(1, room // (each * length)))
+    if free.length:
+        length = min(length, max(1, room // (each * sequences)))
+    if (found := Sizes(sequences, length)) != wanted:
+        _log.warning(
+            "The cache of %d sequences of %d tokens would take %s on %s, where all of it is there "
+            "from the beginning, and %s are left for it: max_num_seqs is %d, and max_model_len %d.",
+            *wanted,
+            of(needs),
+            model.device,
+            of(room),
+            *found,
+        )
+    return found
 
 
 def set_limit(budget: CacheBudget, bound: Bound, device: torch.device, length: int) -> None:

@@ -68,8 +68,8 @@ class Engine:
         self._guarded.call(check_pairing, target, drafter, verifier)
         self.target, self.drafter, self.verifier = target, drafter, verifier
         self._rule = guarded(verifier, target.vocab_size)
-        # A tokenizer may know ends that the model can't write.
-        self.eos_ids = frozenset(i for i in eos_ids if i < target.vocab_size)
+        # A tokenizer may know ends that the model can't write, and -1 is some files' word for none.
+        self.eos_ids = frozenset(i for i in eos_ids if 0 <= i < target.vocab_size)
         self.tokenizer, self.chunk, self.max_queued = target.tokenizer, chunk, max_queued
         self._grammars = Grammars(target, self.eos_ids, structured_outputs_backend)
         self._name = f"A step of {type(drafter).__name__} and {type(verifier).__name__}"
@@ -345,7 +345,7 @@ class Engine:
             return []
         slots = [0, *done.path][: len(block)]
         logits = done.scores.logits[done.row, slots]  # [tokens, V]
-        return list(entries(logits, block, wanted))
+        return list(entries(logits, block, wanted, sample.request.texts))
 
     def _fail(self, request: Request, what: str, error: BaseException) -> None:
         """End a request by an error; the totals are as if it had never been."""

@@ -13,10 +13,12 @@ from foretoken.errors import ForetokenError
 
 @dataclass(slots=True)
 class Logprob:
-    """Log-probability of a token under the raw logits, and its rank (1 is the likeliest)."""
+    """Log-probability of a token under the raw logits, and its rank (1 is the likeliest).
+    decoded_token: its text alone; None without a tokenizer, and for an id that it doesn't know."""
 
     logprob: float
     rank: int
+    decoded_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

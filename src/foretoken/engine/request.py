@@ -12,7 +12,7 @@ from typing import Any
 
 from foretoken.engine.drafts import drafted
 from foretoken.engine.grammars import Requested
-from foretoken.engine.logprobs import entries
+from foretoken.engine.logprobs import TokenTexts, entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
 from foretoken.engine.stopping import LEAD, Criterion, StopChecker, decoded_after
@@ -50,6 +50,7 @@ class Request:
         # Token ids may be a conversation, whose answer is a text of its own.
         self.before: tuple[int, ...] = () if text is None or opening else tuple(prompt[-LEAD:])
         self.tokenizer, self.grammar = tokenizer, grammar
+        self.texts = TokenTexts(tokenizer)
         self.stats = RequestStats(arrived=perf_counter())
         self.forgotten = RequestStats()  # what the engine had counted of it when it began anew
         self.error: str | None = None
@@ -105,7 +106,7 @@ class Request:
         for start in range(max(first, len(known)), end, _ROWS):
             tokens = self.prompt[start : min(start + _ROWS, end)]
             rows = logits[start - first :][: len(tokens)]
-            known += [entry for entry, _ in entries(rows, tokens, wanted)]
+            known += [entry for entry, _ in entries(rows, tokens, wanted, self.texts)]
 
     def note_start(self) -> None:
         """Remember when the first sample left the queue."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection
 from dataclasses import dataclass, fields
@@ -10,13 +11,18 @@ from typing import Any, get_type_hints
 
 import torch
 
-from foretoken.engine.cache_memory import bound_of, weights_bound
+from foretoken.engine.cache_memory import Open, Sizes, bound_of, fitting, weights_bound
 from foretoken.errors import ForetokenError, shown, unknown
 from foretoken.errors.values import check_range, typed
 from foretoken.grammar.compiling import check_backend
 from foretoken.models.budget import CacheBudget
-from foretoken.models.model import CausalLM
+from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import backends
+
+_log = logging.getLogger("foretoken")
+
+SEQUENCES = 8
+"""That are served at a time, where nothing else is asked for."""
 
 STORED = {
     "auto": None,
@@ -37,7 +43,7 @@ class Settings:
     backend: str
     model_impl: str
     max_model_len: int | None
-    max_num_seqs: int
+    max_num_seqs: int | None
     max_num_batched_tokens: int
     max_queued: int | None
     trust_remote_code: bool
@@ -48,7 +54,7 @@ class Settings:
     gpu_memory_utilization: float | None
     kv_cache_dtype: str
     weights_memory: int | str | None
-    enable_prefix_caching: bool
+    enable_prefix_caching: bool | None
     structured_outputs_backend: str
 
     def __post_init__(self) -> None:
@@ -74,13 +80,16 @@ class Settings:
                 "out."
             )
 
-    def of_engine(self) -> dict[str, Any]:
-        """What `Engine` takes as it is."""
+    def of_engine(self, from_files: bool) -> dict[str, Any]:
+        """What `Engine` takes as it is. from_files: whether the model was loaded here; the weights
+        of another one are its owner's, who may train it or switch an adapter between two calls, and
+        what caches have of earlier texts is the old weights'."""
+        caching = self.enable_prefix_caching
         return {
             "chunk": self.max_num_batched_tokens,
             "max_queued": self.max_queued,
             "seed": self.seed,
-            "prefix_caching": self.enable_prefix_caching,
+            "prefix_caching": from_files if caching is None else caching,
             "structured_outputs_backend": self.structured_outputs_backend,
         }
 
@@ -88,21 +97,25 @@ class Settings:
         """For the caches of the engine, without a limit yet."""
         return CacheBudget(widest=self.max_num_batched_tokens, dtype=STORED[self.kv_cache_dtype])
 
-    def length(self, model: CausalLM) -> int:
-        """The context. Raises `ForetokenError` for one that is longer than the model's."""
+    def sizes(self, model: CausalLM) -> Sizes:
+        """How many sequences are served at a time, and the context; what was not asked for is
+        lowered where caches are there at once. Raises `ForetokenError` for a context that is longer
+        than the model's."""
         length = self.max_model_len or model.max_length
         if length > model.max_length:
             raise ForetokenError(
-                f"max_model_len is {length} and the model's context is {model.max_length}; "
-                "lower max_model_len."
+                f"max_model_len is {length} and the model's context is {model.max_length}; lower "
+                "max_model_len."
             )
-        return length
+        wanted = Sizes(self.max_num_seqs or SEQUENCES, length)
+        open_ = Open(self.max_num_seqs is None, self.max_model_len is None)
+        return fitting(model, wanted, open_, self.cache_bound, self.budget())
 
-    def ends(self, model: CausalLM, known: Collection[int]) -> frozenset[int]:
-        """The tokens that end a text, by default those that are `known`. Raises `ForetokenError`
-        for given ones that the model doesn't have."""
+    def ends(self, model: CausalLM, tokenizer: Any) -> frozenset[int]:
+        """The tokens that end a text, by default those of the model's files, else the tokenizer's.
+        Raises `ForetokenError` for given ones that the model doesn't have."""
         if self.eos_ids is None:
-            return frozenset(known)
+            return _ends(model, tokenizer)
         wrong = [token for token in self.eos_ids if not 0 <= token < model.vocab_size]
         if wrong:
             raise ForetokenError(
@@ -128,6 +141,28 @@ def check_loaded(model: CausalLM, settings: Settings, dtype: Any, device: Any) -
                 f"{name} is {shown(asked)} and the model is loaded already; give its folder, or "
                 f"load it so and leave {name} out."
             )
+    length = settings.max_model_len or 0
+    if length > model.max_length:
+        raise ForetokenError(
+            f"max_model_len is {length} and the model's context is {model.max_length}, as it was "
+            "loaded; lower max_model_len, or give its folder, where scaled positions may reach "
+            "further."
+        )
+
+
+def _ends(model: CausalLM, tokenizer: Any) -> frozenset[int]:
+    """The end-of-text ids of the model's files, else of the tokenizer."""
+    own = eos_ids(tokenizer)
+    lost = sorted(i for i in own - model.eos_ids if 0 <= i < model.vocab_size)
+    if model.eos_ids and lost:
+        _log.warning(
+            "The tokenizer's end of text, %d, ends no text, as the model's files name %s; give "
+            "eos_ids=%s where it should.",
+            lost[0],
+            sorted(model.eos_ids),
+            sorted({*model.eos_ids, *lost}),
+        )
+    return model.eos_ids or own
 
 
 @cache

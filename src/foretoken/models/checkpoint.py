@@ -26,9 +26,9 @@ from foretoken.models.native.check import FLOATS
 from foretoken.models.reads import Place
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_TORCH, _BIN = "pytorch_model", ".bin"
-PICKLED = f"{_TORCH}*{_BIN}"
-"""Pattern of torch's own files of weights."""
+_TORCH, _BIN, _INDEX = "pytorch_model", ".bin", ".index.json"
+WEIGHTS, PICKLED = "*.safetensors", f"{_TORCH}*{_BIN}"
+"""Patterns of weights, and of torch's own files of them."""
 BASE = "model."
 """What names of a model's tensors begin with, and those of its base model alone do not."""
 
@@ -51,9 +51,13 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         """Raises `ForetokenError` where there are none, or a file is missing or damaged."""
         self.folder, self.headers = folder, dict[str, Header]()
+        self.files = _files(folder)
+        """Those that it is read from, an index among them."""
         self._places: dict[Path, dict[str, Place]] = {}
         self._pickled: dict[Path, dict[str, Tensor]] = {}
-        for file in _files(folder):
+        for file in self.files:
+            if file.name.endswith(_INDEX):
+                continue
             if file.suffix == _BIN:
                 self._pickled[file] = _unpickled(file)
             for name, header in _headers(file, self._pickled.get(file)):
@@ -147,18 +151,20 @@ def warn_of_unread(stored: Mapping[str, Header], read: Collection[str]) -> None:
 def is_pickled(folder: Path) -> bool:
     """Whether a folder has torch's own files of weights that transformers would read, and no
     others."""
-    there = any((folder / f"{_TORCH}{_BIN}{end}").is_file() for end in ("", ".index.json"))
+    there = any((folder / f"{_TORCH}{_BIN}{end}").is_file() for end in ("", _INDEX))
     return there and not any(folder.glob("*.safetensors"))
 
 
 def downloaded(source: str, wanted: Sequence[str], without: Sequence[str]) -> Path:
     """The folder of a repository of the hub, its files fetched that fit `wanted` and not `without`,
-    unless they are cached. Weights are pickled ones where a model has no others."""
+    unless they are cached. Weights, if they are wanted, are pickled ones where a model has no
+    others."""
     from huggingface_hub import snapshot_download
 
     fetch = partial(snapshot_download, source, ignore_patterns=[*without])
     folder = Path(fetch(allow_patterns=[*wanted]))
-    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+    lacking = WEIGHTS in wanted and not any(folder.glob(WEIGHTS))
+    if lacking and (folder / "config.json").is_file():
         folder = Path(fetch(allow_patterns=[*wanted, PICKLED]))
     return folder
 
@@ -166,7 +172,7 @@ def downloaded(source: str, wanted: Sequence[str], without: Sequence[str]) -> Pa
 def has_safetensors(folder: Path) -> bool:
     """Whether transformers would read safetensors files in this folder."""
     if (named := _named(folder)) is not None:
-        return named.removesuffix(".index.json").endswith(".safetensors")
+        return named.removesuffix(_INDEX).endswith(".safetensors")
     return (folder / WHOLE).is_file() or (folder / INDEX).is_file()
 
 
@@ -191,9 +197,9 @@ def _named(folder: Path) -> str | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Those that transformers would read, or the only one that there is."""
+    """Those that transformers would read, or the only one that there is; an index, too."""
     if (named := _named(folder)) is not None:
-        if named.endswith(".index.json"):
+        if named.endswith(_INDEX):
             return _shards(folder, named)
         if not (folder / named).is_file():
             raise ForetokenError(
@@ -207,7 +213,7 @@ def _files(folder: Path) -> list[Path]:
         return _shards(folder, INDEX)
     if is_pickled(folder):
         whole = folder / f"{_TORCH}{_BIN}"
-        return [whole] if whole.is_file() else _shards(folder, f"{whole.name}.index.json")
+        return [whole] if whole.is_file() else _shards(folder, f"{whole.name}{_INDEX}")
     if not (files := sorted(folder.glob("*.safetensors"))):
         raise ForetokenError(
             f"{folder} holds no *.safetensors weights; save the model with "
@@ -223,7 +229,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _shards(folder: Path, index: str) -> list[Path]:
-    """The files that an index names."""
+    """An index and the files that it names."""
     listed = read_json(folder / index, "an index of weights").get("weight_map")
     wrong = f"{folder / index} can't be read as an index of weights"
     if not isinstance(listed, Mapping) or not listed:
@@ -238,7 +244,7 @@ def _shards(folder: Path, index: str) -> list[Path]:
             raise ForetokenError(
                 f"Shard {name} of {folder} is missing; fetch the checkpoint again."
             )
-    return [folder / name for name in sorted(set(listed.values()))]
+    return [folder / index, *(folder / name for name in sorted(set(listed.values())))]
 
 
 def _headers(file: Path, pickled: Mapping[str, Tensor] | None) -> Iterator[tuple[str, Header]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import torch
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import read_json
 from foretoken.machine import cache_folder
-from foretoken.models import bundled, checkpoint, gguf
+from foretoken.models import bundled, checkpoint, gguf, tokenizer_files
+from foretoken.models.context import lengthen
 from foretoken.models.model import CausalLM, eos_ids
 from foretoken.models.native import backends, check, offloaded, transformer
 from foretoken.models.native.backends import pages
@@ -30,9 +31,7 @@ from foretoken.models.seq2seq import load as seq2seq
 from foretoken.progress import each_once, track_late
 
 _log = logging.getLogger(__name__)
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "tekken.json")
-"""Files of a folder that means to have a tokenizer."""
-FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.py", "*.tiktoken")
+FILES = (checkpoint.WEIGHTS, *tokenizer_files.WANTED)
 """Patterns of a repository's files that belong to a checkpoint; code in it runs where it may."""
 AGAIN = ("consolidated*", "original/*")
 """Those of files with the same weights for other programs."""
@@ -48,6 +47,7 @@ def load_model(
     trust_remote_code: bool = False,
     weights_memory: int | None = None,
     draft_vocab_size: int | None = None,
+    max_model_len: int | None = None,
 ) -> CausalLM:
     """Read a checkpoint: natively where the family allows it, else through transformers.
 
@@ -56,7 +56,8 @@ def load_model(
     weights in float16 where that loses nothing (see `weights`). `model_impl` is "auto", "native" or
     "transformers". weights_memory: bytes that weights may take; layers that don't fit are read when
     they run. draft_vocab_size: of a model that only drafts, how many tokens its head knows (see
-    `first_and_ends`). Raises `ForetokenError` for anything missing or not servable.
+    `first_and_ends`). max_model_len: the longest text, where that is more than the model's own (see
+    `lengthen`). Raises `ForetokenError` for anything missing or not servable.
     """
     folder = find(source)
     here = model_impl != "transformers" and gguf.is_named(folder) and gguf.is_read_here(folder)
@@ -89,7 +90,9 @@ def load_model(
         from foretoken.models.hf import adapter
 
         with within_memory(source, place):
-            return _ending(adapter.load(folder, kind, place, trust_remote_code), ends)
+            given = folder, kind, place, trust_remote_code
+            return _ending(adapter.load(*given, max_model_len=max_model_len), ends)
+    lengthen(config, max_model_len)
     runner, linear = backends.split(backend)
     chosen = dtype == "auto" and linear == "auto"
     lying = here and gguf.has_blocks(folder)
@@ -105,9 +108,9 @@ def load_model(
     ids = None
     if draft_vocab_size is not None:
         ids = first_and_ends(draft_vocab_size, config.vocab_size, eos_ids(config) | ends)
-    given = folder, config, kind, place, backend, narrow, whole, weights_memory, ids
+    how = kind, place, backend, narrow, whole, weights_memory, ids
     with within_memory(source, place):
-        return _ending(load_native(*given), ends)
+        return _ending(load_native(folder, config, *how), ends)
 
 
 def _ending(model: CausalLM, ends: frozenset[int]) -> CausalLM:
@@ -134,10 +137,10 @@ def _check_no_backend(backend: str, source: str | Path, reason: str | None) -> N
         )
 
 
-def find(source: str | Path, also: Sequence[str] = ()) -> Path:
+def find(source: str | Path, files: Sequence[str] = FILES) -> Path:
     """The folder of a checkpoint, or its GGUF file: a path, a name that is bundled or was fetched,
-    or a hub id (of a GGUF file org/name/file.gguf), which is downloaded unless it is cached. also:
-    patterns of files to download in addition to the usual ones."""
+    or a hub id (of a GGUF file org/name/file.gguf), which is downloaded unless it is cached. files:
+    patterns of those to download."""
     folder, names = Path(source), bundled.names()
     with contextlib.suppress(OSError, ValueError):  # of names that no file can have
         if folder.is_dir() or gguf.is_one(folder):
@@ -151,14 +154,15 @@ def find(source: str | Path, also: Sequence[str] = ()) -> Path:
     if local or (slashes < 2 if file else slashes != 1):
         raise ForetokenError(
             f"There is no {'GGUF file' if file else 'checkpoint folder'} {shown(str(source))}; "
-            "give a folder with config.json and *.safetensors, a GGUF file, a hub id such as "
-            "'org/name', a name that foretoken zoo fetch has fetched, or a bundled one such as "
-            "'mini'" + ("." if names else f", which needs {bundled.INSTALL}.")
+            "give a folder with config.json and *.safetensors, a GGUF file, a hub id with its "
+            "owner, such as 'openai-community/gpt2', a name that foretoken zoo fetch has fetched, "
+            "or a bundled one such as 'mini'"
+            + ("." if names else f", which needs {bundled.INSTALL}.")
         )
     try:
         if gguf.is_named(source):
             return gguf.download(str(source))
-        return checkpoint.downloaded(str(source), [*FILES, *also], [*AGAIN])
+        return checkpoint.downloaded(str(source), files, AGAIN)
     except ForetokenError:  # in one sentence already, as where the package is missing
         raise
     except Exception as error:
@@ -350,8 +354,9 @@ def check_tokenizer(tokenizer: Any, option: str) -> Any:
 
 
 def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
-    """The tokenizer of a checkpoint. Raises `ForetokenError` where there is none."""
-    folder = find(source)
+    """The tokenizer of a checkpoint, of which no weights are fetched. Raises `ForetokenError` where
+    there is none."""
+    folder = find(source, tokenizer_files.WANTED)
     if gguf.is_named(folder):
         return gguf.tokenizer_of(folder)
     from transformers.models.auto import tokenization_auto as api
@@ -365,7 +370,7 @@ def load_tokenizer(source: str | Path, trust_remote_code: bool = False) -> Any:
             f"{folder} has no tokenizer that transformers can read ({one_line(error)}); pass "
             "tokenizer=…"
         ) from error
-    if not _has_vocabulary(folder, getattr(made, "vocab_files_names", None)):
+    if not tokenizer_files.has_vocabulary(folder, getattr(made, "vocab_files_names", None)):
         raise ForetokenError(
             f"{folder} has no tokenizer: no file of a vocabulary is there; pass tokenizer=…"
         )
@@ -385,16 +390,6 @@ def tokenizer_of(tokenizer: Any, folder: Path | None, trust_remote_code: bool) -
     except ForetokenError as error:
         if tokenizer is not None:
             raise
-        file = gguf.is_named(source)
-        if file or any((Path(source) / name).is_file() for name in _TOKENIZERS):
+        if gguf.is_named(source) or tokenizer_files.means_one(Path(source)):
             _log.warning("%s Until then prompts are token ids only.", error)
         return None
-
-
-def _has_vocabulary(folder: Path, files: Mapping[str, str] | None) -> bool:
-    """Whether a folder has a file of a vocabulary, of a tokenizer that reads `files`: without one
-    transformers makes an empty tokenizer, which knows special tokens only, numbered from 0."""
-    if not files:  # a tokenizer of bytes needs none
-        return True
-    names = {*files.values(), "tokenizer.json", "tokenizer.model", "tekken.json"}
-    return any((folder / name).is_file() for name in names) or any(folder.glob("*.tiktoken"))

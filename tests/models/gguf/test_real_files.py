@@ -13,10 +13,11 @@ import torch
 from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import stored_models
 from foretoken.models.load import load_model, load_tokenizer
 from foretoken.testing import logits_after
+from stored_models import real_file
 
-FOLDER = Path.home() / ".cache" / "foretoken-models"
 SMALL, LARGE = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct"
 OTHERS = ("gemma-3-270m", "qwen2.5-coder-0.5b-instruct")
 ROOT = Path(__file__).resolve().parents[3]
@@ -33,13 +34,6 @@ pytestmark = pytest.mark.real
 def with_slow(first: str, *others: str) -> list[Any]:
     """The names as parameters; all but the first are for `make test-all`."""
     return [first, *(pytest.param(name, marks=pytest.mark.slow) for name in others)]
-
-
-def place(name: str) -> Path:
-    path = FOLDER / f"{name}.gguf"
-    if not path.is_file():
-        pytest.skip(f"{path} isn't there")
-    return path
 
 
 own_tokenizer = cache(load_tokenizer)
@@ -65,10 +59,23 @@ def lines() -> list[str]:
     return kept + ["".join(some.choices(marks, k=12)) for _ in range(200)]
 
 
+def test_where_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `foretoken zoo fetch` puts them, and in a folder beside; without, a test is skipped."""
+    assert stored_models.REAL[0].parts[-1] == "models"
+    monkeypatch.setattr(stored_models, "REAL", [tmp_path / "fetched", tmp_path / "other"])
+    with pytest.raises(pytest.skip.Exception, match=r"neither .*fetched.mine\.gguf nor .* there"):
+        real_file("mine")
+    for folder in ("other", "fetched"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.gguf").touch()
+        assert real_file("mine").parent == tmp_path / folder
+
+
 @pytest.mark.parametrize("name", with_slow(SMALL, *OTHERS))
 def test_ids_of_2000_lines(name: str) -> None:
-    path = place(name)
-    ours, theirs = own_tokenizer(path), AutoTokenizer.from_pretrained(FOLDER, gguf_file=path.name)
+    path = real_file(name)
+    ours = own_tokenizer(path)
+    theirs = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     if name == SMALL:  # whose makers cut out digits first, which transformers' reader leaves out
         digits = pre_tokenizers.Digits(individual_digits=True)
         words = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -84,9 +91,9 @@ def test_ids_of_2000_lines(name: str) -> None:
 @cache
 def theirs(name: str) -> torch.Tensor:
     """[V] transformers' logits after `TEXT`."""
-    path = place(name)
+    path = real_file(name)
     model: Any = AutoModelForCausalLM.from_pretrained(
-        FOLDER, gguf_file=path.name, dtype=torch.float32
+        path.parent, gguf_file=path.name, dtype=torch.float32
     )
     with torch.inference_mode():
         logits: torch.Tensor = model(torch.tensor([own_tokenizer(path)(TEXT)["input_ids"]])).logits
@@ -95,7 +102,7 @@ def theirs(name: str) -> torch.Tensor:
 
 def off(name: str, **options: Any) -> float:
     """How far our logits are from transformers', as a share of the largest."""
-    path = place(name)
+    path = real_file(name)
     model = load_model(path, device="cpu", **options)
     ours = logits_after(model, own_tokenizer(path)(TEXT)["input_ids"])
     return float((ours - theirs(name)).abs().max() / theirs(name).abs().max())

@@ -20,7 +20,6 @@ from foretoken.models.hf.cache import (
     evaluating,
     looks,
     masks,
-    max_length,
     windows,
 )
 
@@ -83,41 +82,6 @@ def test_types_of_layers_that_a_family_does_not_know() -> None:
         config = MistralConfig(**given, layer_types=types)
         assert windows(config) == {"sliding_attention": 8}
         assert len(windows(MinistralConfig(**given, layer_types=types))) == len({*types})
-
-
-@pytest.mark.parametrize(
-    ("config", "expected"),
-    [
-        ({"max_position_embeddings": 64}, 64),
-        ({"n_positions": 32, "n_ctx": 16}, 32),
-        (
-            {
-                "max_position_embeddings": 64,
-                "rope_parameters": {
-                    "rope_type": "longrope",
-                    "original_max_position_embeddings": 16,
-                },
-            },
-            16,
-        ),
-        (
-            {
-                "max_position_embeddings": 64,
-                "rope_parameters": {
-                    "rope_type": "yarn",
-                    "factor": 4.0,
-                    "original_max_position_embeddings": 64,
-                },
-            },
-            256,
-        ),
-        ({}, 2048),
-    ],
-    ids=str,
-)
-def test_the_longest_context(config: dict[str, Any], expected: int) -> None:
-    """By whatever name; of YaRN what it stretches to, of longrope what its short factors serve."""
-    assert max_length(SimpleNamespace(**config)) == expected
 
 
 def test_evaluation_is_put_back() -> None:

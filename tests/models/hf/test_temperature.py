@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +48,17 @@ def test_a_query_gets_the_scale_of_its_position() -> None:
     wanted = torch.tensor([[scale(p) for p in row] for row in given.positions.tolist()])
     torch.testing.assert_close((got[..., 0] * theirs).float(), wanted)
     assert torch.equal(scaled.modules[0](queries), queries)
+
+
+def test_another_threads_queries_stay() -> None:
+    """It may be in the model's own forward, with a text of another length."""
+    scaled, seen = Temperature(config(), layers(3)), list[torch.Tensor]()
+    queries = torch.ones(1, 7, 5, dtype=torch.float64)
+    with scaled(feed([[6, 7, 7], [1, 2, 3]], [6, 1])):
+        thread = Thread(target=lambda: seen.append(scaled.modules[0](queries)))
+        thread.start()
+        thread.join()
+    assert torch.equal(seen[0], queries)
 
 
 def test_who_scales_nothing() -> None:

@@ -28,7 +28,7 @@ from foretoken.models.target import ModelTarget
 from foretoken.testing import check_greedy, check_seeded, logits_after, native, related
 from foretoken.testing.checks import PROMPTS, texts
 from foretoken.testing.models import Pair
-from stored_models import FAMILIES, IDS, original
+from stored_models import FAMILIES, IDS, original, real_file
 
 GEMMAS = [name for name in FAMILIES if name.startswith("gemma")]
 
@@ -215,35 +215,14 @@ def test_types_of_layers_that_a_family_does_not_read() -> None:
     assert torch.allclose(logits_after(native(model), IDS), expected)
 
 
-@pytest.mark.parametrize(
-    ("rope", "length"),
-    [
-        ({"factor": 4.0}, 256),
-        ({"factor": 1.5}, 96),
-        ({"factor": 0.5}, 64),
-        ({"factor": 4.0, "original_max_position_embeddings": 32}, 128),
-        ({"factor": 4.0, "rope_type": "linear"}, 64),
-        *(({"factor": factor}, 64) for factor in (None, "x", True, float("nan"), float("inf"))),
-        ({"factor": 4.0, "original_max_position_embeddings": None}, 64),
-    ],
-)
-def test_the_context_that_a_scaling_is_for(rope: dict[str, Any], length: int) -> None:
-    """Of YaRN's alone, where it is longer than what a configuration names."""
-    known = {"rope_type": "yarn", "original_max_position_embeddings": 64}
-    assert block.stretched(64, known | rope) == length
-
-
 @pytest.fixture(scope="module")
 def real() -> Any:
     """Gemma 3 of 270 million parameters, read by transformers; skipped where it isn't at hand."""
     import transformers
 
-    folder = Path.home() / ".cache/foretoken-models"
     pytest.importorskip("gguf")
-    if not (folder / "gemma-3-270m.gguf").is_file():
-        pytest.skip(f"there is no gemma-3-270m.gguf in {folder}")
-    auto = transformers.AutoModelForCausalLM
-    read = auto.from_pretrained(folder, gguf_file="gemma-3-270m.gguf", dtype=torch.float32)
+    file, auto = real_file("gemma-3-270m"), transformers.AutoModelForCausalLM
+    read = auto.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
     del read.config.quantization_config  # what was read is not quantised any more
     model = auto.from_config(read.config).eval()
     model.load_state_dict(read.state_dict())

@@ -31,8 +31,8 @@ from foretoken.drafters.online import Online
 from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
+from foretoken.models.context import context
 from foretoken.models.load import find, read_config
-from foretoken.models.native.block import stretched
 from foretoken.models.seq2seq.family import FAMILIES
 from foretoken.protocols import Drafter
 from foretoken.sampling.params import SamplingParams
@@ -126,6 +126,7 @@ class Runner:
             "parameters": model.parameters,
             "dtype": str(model.dtype).removeprefix("torch."),
             "backend": model.backend,
+            "device": model.device.type,
         }
         if self.plan.inflated is not None:
             target["inflated"] = self.plan.inflated
@@ -309,16 +310,11 @@ class Runner:
 
 
 def _context(config: Any) -> int:
-    """The longest text of a model, by its configuration; T5's, and one around a text model's, don't
-    name it as others do."""
-    named: int | None = getattr(config, "max_position_embeddings", None)
-    if named is not None:
-        return stretched(named, getattr(config, "rope_parameters", None) or {})
+    """The longest text of a model, by its configuration; an encoder–decoder's family names its own,
+    as T5 does it in another way."""
     if config.model_type in FAMILIES:
         return FAMILIES[config.model_type].shape(config).max_length
-    from foretoken.models.hf.cache import max_length  # with transformers' own code of models
-
-    return max_length(config.get_text_config(decoder=True))
+    return context(config.get_text_config(decoder=True))
 
 
 def _alternating(turns: Seq[str], history: Seq[str]) -> Iterator[str]:

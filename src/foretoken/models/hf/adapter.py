@@ -27,6 +27,7 @@ from foretoken.errors import ForetokenError, one_line
 from foretoken.models import gguf
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache, alike
+from foretoken.models.context import context, lengthen
 from foretoken.models.feed import Feed, chain_feed, tree_feed
 from foretoken.models.hf.cache import (
     Answers,
@@ -34,7 +35,6 @@ from foretoken.models.hf.cache import (
     evaluating,
     grouped_heads,
     masks,
-    max_length,
     pass_cache,
     unfit,
     unsupported,
@@ -60,11 +60,13 @@ def load(
     device: torch.device,
     trust_remote_code: bool = False,
     spread: Callable[[PreTrainedModel], None] = lambda model: None,
+    max_model_len: int | None = None,
 ) -> HFModel:
     """A checkpoint as a model of transformers. Raises `ForetokenError` where it can't be served.
 
     folder: or a GGUF file. spread: called before weights go to the device, to which it may bring
-    some by itself. Attention is SDPA where the family has it, else eager.
+    some by itself. max_model_len: see `lengthen`. Attention is SDPA where the family has it, else
+    eager.
     """
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     try:
@@ -77,6 +79,7 @@ def load(
             raise ForetokenError(f"{folder} can't be served: {reason}.")
         if dtype == torch.float64 or device.type == "cpu":
             options["experts_implementation"] = "eager"  # the grouped product has no float64
+        lengthen(config.get_text_config(decoder=True), max_model_len)
         check_sizes(folder, config, trust_remote_code)
         model, report = _read(
             folder,
@@ -139,7 +142,7 @@ class HFModel:
         config = model.config.get_text_config(decoder=True)
         self.dtype, self.device = model.dtype, model.device
         self.width, self.layers = int(config.hidden_size), int(config.num_hidden_layers)
-        self._config, self.max_length = config, max_length(config)
+        self._config, self.max_length = config, context(config)
         self.parameters = sum(p.numel() for p in model.parameters())
         self.bytes_read = sum(w.nbytes for w in _matrices(model))
         self.eos_ids = eos_ids(getattr(model, "generation_config", None)) or eos_ids(config)

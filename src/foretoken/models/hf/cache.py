@@ -24,9 +24,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KV, KVCache, KVShape, as_stored
 from foretoken.models.feed import Feed
-from foretoken.models.native import block
 
-_FALLBACK_LENGTH = 2048  # where the configuration names no longest context
 _GROUPED = "TRANSFORMERS_SDPA_FORCE_GQA"
 _KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention"}
 
@@ -121,22 +119,6 @@ def _reads(family: type, *fields: str) -> bool:
     declared = {name for each in family.__mro__ for name in vars(each)}
     known = not declared.isdisjoint(fields)
     return known or not family.__module__.startswith("transformers.models.")
-
-
-def max_length(config: Any) -> int:
-    """The longest context, for YaRN the stretched one; for longrope the part that its short factors
-    serve.
-
-    After that part transformers turns all keys by other factors, those in the cache not included.
-    """
-    names = ["max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"]
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        names.insert(0, "original_max_position_embeddings")
-        if (short := rope.get(names[0])) is not None:
-            return int(short)
-    lengths = [value for name in names if isinstance(value := getattr(config, name, None), int)]
-    return block.stretched(lengths[0], rope) if lengths else _FALLBACK_LENGTH
 
 
 def masks(config: Any, feed: Feed, dtype: torch.dtype) -> Any:

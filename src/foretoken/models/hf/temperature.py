@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -34,18 +35,21 @@ class Temperature:
 
     @contextmanager
     def __call__(self, feed: Feed) -> Iterator[None]:
-        """Queries of this pass get the scales of its positions."""
+        """Queries of this pass get the scales of its positions; those of another thread, which may
+        be in the model's own forward, stay."""
         if not self.modules:
             yield
             return
         places = max(feed.starts) + torch.arange(feed.tokens.shape[1], device=feed.tokens.device)
         ratio = (self._scale(feed.positions) / self._scale(places))[..., None]  # [B, T, 1]
+        mine = get_ident()
+
+        def scale(_: Any, __: Any, queries: Tensor) -> Tensor:
+            return queries * ratio.to(queries.dtype) if get_ident() == mine else queries
+
         with ExitStack() as hooks:
             for module in self.modules:
-                handle = module.register_forward_hook(
-                    lambda _, __, queries: queries * ratio.to(queries.dtype)
-                )
-                hooks.callback(handle.remove)
+                hooks.callback(module.register_forward_hook(scale).remove)
             yield
 
     def _scale(self, positions: Tensor) -> Tensor:

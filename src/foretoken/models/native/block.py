@@ -128,21 +128,6 @@ def window(config: Any, layer: int) -> int | None:
     return size
 
 
-def context(config: Any) -> int:
-    """The longest text, of a configuration that names one."""
-    return stretched(config.max_position_embeddings, config.rope_parameters)
-
-
-def stretched(length: int, rope: Any) -> int:
-    """A context of this many tokens, or of as many as rotary parameters' scaling is for, if it is
-    YaRN's and that is more: Qwen's pages have the scaling alone put into a config.json."""
-    factor, trained = rope.get("factor"), rope.get("original_max_position_embeddings")
-    numbers = type(factor) in (int, float) and type(trained) is int
-    if rope.get("rope_type") != "yarn" or not numbers or not length < factor * trained < 2**31:
-        return length
-    return int(factor * trained)
-
-
 def rope_kinds(config: Any) -> list[str | None]:
     """The kinds of layers that have rotary parameters of their own; [None] where all share."""
     kinds = types(config) or ()

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
+from foretoken.models.context import context
 from foretoken.models.native import block
 from foretoken.models.native.backends.blocks import Blocks
 from foretoken.models.native.layer import Shape
@@ -56,7 +57,7 @@ def shape_of(config: Any) -> Shape:
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         vocab_size=config.vocab_size,
-        max_length=block.context(config),
+        max_length=context(config),
         embedding_scale=block.embedding_scale(config),
         logit_cap=block.cap(config, block.family(config).logit_cap),
     )
