@@ -3,10 +3,11 @@ forward pass, written from what their code does and not from our readers.
 
 Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
 model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and its targets'
-`set_eagle3_layers_to_capture` (llama.py, pull requests 25454 and 32334); for DFlash 2 z-lab's
-dflash/model.py, vLLM's pull request 52816 and SGLang's 35371; for MLP speculators vLLM's
-model_executor/models/mlp_speculator.py. Both programs join captured states in the order of the
-target's layers, whatever the list's.
+`set_eagle3_layers_to_capture` (llama.py, pull requests 25454 and 32334); for DFlash z-lab's
+dflash/model.py, vLLM's model_executor/models/qwen3_dflash.py and SGLang's srt/models/dflash.py
+(pull request 34524); for DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's
+35371; for MLP speculators vLLM's model_executor/models/mlp_speculator.py. Both programs join
+captured states in the order of the target's layers, whatever the list's.
 """
 
 from __future__ import annotations
@@ -186,6 +187,53 @@ def _attention(x: Tensor, layer: Mapping[str, Tensor], config: Mapping[str, Any]
     return out.transpose(0, 1).flatten(1) @ layer["self_attn.o_proj.weight"].T
 
 
+def dflash(
+    folder: Path,
+    program: str,
+    past: Mapping[int, Tensor],
+    root: int,
+    embed: Callable[[Tensor], Tensor],
+    head: Callable[[Tensor], Tensor],
+) -> Tensor:
+    """[N, V] logits of a block's masks, as "vllm" or "sglang" has them. past: outputs [T, D] of the
+    target's layers, from 0, for the tokens before the root."""
+    config, tensors = _folder(folder)
+    assert config["architectures"] == ["DFlashDraftModel"] and config["model_type"] == "qwen3"
+    given = config["dflash_config"]
+    read = Read(config, tensors, sorted(given["target_layer_ids"]), set())
+    states = joined(read, torch.cat([past[i] for i in read.capture], -1))
+    context = _norm(read, states, "hidden_norm")
+    tokens = torch.tensor([root] + [given["mask_token_id"]] * (config["block_size"] - 1))
+    x, mask = embed(tokens).float(), mask_of(folder)
+    if mask is not None:
+        x[tokens == given["mask_token_id"]] = mask
+    for i in range(config["num_hidden_layers"]):
+        layer = f"layers.{i}"
+        seen = _seen(config, program, i, len(context), len(x))
+        y = _norm(read, x, f"{layer}.input_layernorm")
+        x = x + _after(y, context, f"{layer}.self_attn", tensors, config, seen)
+        y = _norm(read, x, f"{layer}.post_attention_layernorm")
+        gate, up = (y @ tensors[f"{layer}.mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        x = x + F.silu(gate) * up @ tensors[f"{layer}.mlp.down_proj.weight"].T
+    return head(_norm(read, x, "norm")[1:])
+
+
+def _seen(config: Mapping[str, Any], program: str, layer: int, past: int, size: int) -> Tensor:
+    """[S, T + S] what a block's places attend to in a layer: of the text the window's tokens, of
+    the block all, or those that are not after them."""
+    kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
+    sliding, window = kinds[layer] == "sliding_attention", config.get("sliding_window")
+    causal = config.get("is_causal")
+    if program == "vllm":
+        given = config["dflash_config"]
+        causal = given.get("causal") if causal is None else causal
+        window = given.get("swa_window_size", window)
+    causal = sliding if causal is None else causal
+    place, token = torch.arange(past, past + size)[:, None], torch.arange(past + size)
+    near = (place - token < window) if sliding else torch.ones(size, past + size, dtype=torch.bool)
+    return near & (token <= place) if causal else near
+
+
 def dflash2(
     folder: Path,
     past: Mapping[int, Tensor],
@@ -244,9 +292,15 @@ def dflash2(
 
 
 def _after(
-    x: Tensor, context: Tensor, name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any]
+    x: Tensor,
+    context: Tensor,
+    name: str,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    seen: Tensor | None = None,
 ) -> Tensor:
-    """Attention of a block [S, D] to a text's context [T, D] and to itself."""
+    """Attention of a block [S, D] to a text's context [T, D] and to itself. seen [S, T + S]: what
+    of both, None for all."""
     width, eps = config["head_dim"], config["rms_norm_eps"]
     both = torch.cat((context, x))
     rates = config["rope_theta"] ** -(torch.arange(0, width, 2) / width)
@@ -266,7 +320,7 @@ def _after(
     k, v = turned(heads(both, "k"), "k", 0), heads(both, "v")
     groups = len(q) // len(k)
     k, v = k.repeat_interleave(groups, 0), v.repeat_interleave(groups, 0)
-    out = F.scaled_dot_product_attention(q, k, v)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
     return out.transpose(0, 1).flatten(1) @ tensors[f"{name}.o_proj.weight"].T
 
 

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from foretoken.models.load import fetched
+
+REAL = [fetched("any").parent, Path.home() / ".cache" / "foretoken-models"]
+"""Where trained models' files are looked for: the user's cache folder, which tests don't use
+otherwise, and a folder for others."""
 
 VOCAB = 97
 CLASSES = {
@@ -103,3 +110,12 @@ def theirs(folder: Path) -> Tensor:
     with torch.inference_mode():
         logits: Tensor = model(torch.tensor([IDS])).logits[0, -1]
     return logits
+
+
+def real_file(name: str) -> Path:
+    """A trained model's GGUF file; where there is none, the test is skipped."""
+    files = [folder / f"{name}.gguf" for folder in REAL]
+    found = next((file for file in files if file.is_file()), None)
+    if found is None:
+        pytest.skip(f"neither {files[0]} nor {files[1]} is there")
+    return found

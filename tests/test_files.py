@@ -23,6 +23,7 @@ from foretoken.files import (
     read_json,
     read_json_lines,
     replacing,
+    whole_or_nothing,
     write_arrays,
     write_file,
     write_json,
@@ -225,3 +226,19 @@ def test_pieces_of_large_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     if place < 70:
         (tmp_path / "small").write_bytes(data[:70])
         assert fingerprint(tmp_path / "small") != small
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_folder_whole_or_not_at_all(tmp_path: Path, there: bool) -> None:
+    """What was there stays, whatever ends the writing."""
+    folder = tmp_path / "new"
+    if there:
+        write_file(folder / "mine", "kept")
+    with pytest.raises(KeyboardInterrupt), whole_or_nothing(folder):
+        write_file(folder / "file", "half")
+        write_file(folder / "part" / "file", "half")
+        raise KeyboardInterrupt
+    assert [path.name for path in tmp_path.rglob("*")] == (["new", "mine"] if there else [])
+    with whole_or_nothing(folder):
+        write_file(folder / "file", "whole")
+    assert (folder / "file").read_text() == "whole"

@@ -29,8 +29,8 @@ LEARNING: dict[str, Mutant] = {
     ),
     "heads unlearn": Mutant(
         "foretoken.train.joint:JointModule.forward",
-        "distillation + self.shape['weight'] * self.heads(new, objective)",
-        "distillation - self.shape['weight'] * self.heads(new, objective)",
+        "distillation + weight * self.heads(new, objective)",
+        "distillation - weight * self.heads(new, objective)",
         ("train/test_joint.py::test_the_loss_of_both",),
     ),
     "every step's states count alike": Mutant(

@@ -14,6 +14,8 @@ import pairs
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from foretoken.files import read_json, write_json
+
 PAD, EOS, MASK = "<pad>", "</s>", "<mask>"
 PAD_ID, EOS_ID, MASK_ID = range(3)
 VOCAB = 8192
@@ -46,10 +48,17 @@ def train(texts: list[str]) -> PreTrainedTokenizerFast:
 
 def prepare(work: Path, folder: Path, task: str, most: int | None = None) -> None:
     """Write the texts of both splits, then the tokenizer, last: it shows that all is there. most:
-    texts to train on, evenly spread."""
+    texts to train on, evenly spread. Ends the program where others were asked for there."""
+    note, asked = work / task / "prepared.json", {"data": str(folder.resolve()), "most": most}
+    before = read_json(note, "what was prepared") if note.exists() else asked
+    if before != asked:
+        raise SystemExit(
+            f"{work / task} was prepared with {before} and is asked for with {asked}; delete it, "
+            "or give another --work."
+        )
     if (work / task / "tokenizer" / "tokenizer.json").exists():
         return
-    (work / task).mkdir(parents=True, exist_ok=True)
+    write_json(note, asked)
     read: Any = pairs.sentences if task == "corrector" else pairs.translations
     rows = {split: read(folder, split) for split in ("train", "heldout")}
     known = set(rows["heldout"])

@@ -2,16 +2,18 @@
 
 Forward KL from the target's distribution: first along corpus text, then along answers that the
 target wrote itself to training prompts (own.py), which is the text that the drafter will meet.
-Resumes from WORK/draft.pt if there is one.
+Killed, it goes on from WORK/draft.pt; what is finished is left alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import corpus
 import torch
@@ -23,9 +25,11 @@ from torch import Tensor
 from workers import Loss, Prepare, device_type, workers
 
 from foretoken.files import replacing
-from train import LONGEST_STEP, optimizers
+from train import LONGEST_STEP, optimizers, resume
 
 ROWS, LENGTH = 16, 512  # of a batch
+PHASES = 2  # along corpus text, along the target's answers
+SAVE_EVERY = 20.0  # seconds between two saved states, of which each is told
 
 
 def _kl_kernel(student: Tensor, weight: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,31 +140,56 @@ def rate(phase: Phase, spent: float) -> float:
     return phase.peak * min(1.0, 0.05 + done / 0.04) * (1.0 - done if phase.decay else 1.0)
 
 
+@dataclass
+class Run:
+    """All that a saved state holds."""
+
+    draft: Llama
+    phases: int = 0  # that are finished
+    minutes: float = 0.0  # in this one, as is what follows
+    batches: int = 0
+    states: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def save(self, path: Path) -> None:
+        state = {**vars(self), "draft": self.draft.state_dict()}
+        with replacing(path) as file:
+            torch.save(state, file)
+
+    def load(self, path: Path) -> None:
+        state = torch.load(path, weights_only=True, map_location="cpu")
+        self.draft.load_state_dict(state.pop("draft"))
+        vars(self).update(state)
+
+
 def distil(
-    draft: Llama, prepare: Prepare, sampler: Sampler | OwnSampler, phase: Phase, save: Path
+    run: Run, prepare: Prepare, sampler: Sampler | OwnSampler, phase: Phase, path: Path
 ) -> None:
-    opts = optimizers(draft, lr=(0.02, 4e-3))
+    crew = workers(run.draft, prepare, sampler.batch(ROWS))
+    opts = optimizers(run.draft, lr=(0.02, 4e-3))
     base = [opt.param_groups[0]["lr"] for opt in opts]
-    crew = workers(draft, prepare, sampler.batch(ROWS))
-    spent, mean, clock, logged, count = 0.0, 0.0, time.time(), time.time(), 0
-    while spent < phase.minutes:
+    resume(opts, run.states)
+    mean = 0.0
+    saved = clock = time.time()
+    while run.minutes < phase.minutes:
         for opt, lr in zip(opts, base, strict=True):
-            opt.param_groups[0]["lr"] = lr * rate(phase, spent)
+            opt.param_groups[0]["lr"] = lr * rate(phase, run.minutes)
         loss = crew.step(sampler.batch(ROWS))
         for opt in opts:
             opt.step()
             opt.zero_grad(set_to_none=True)
-        mean, count = loss if count == 0 else 0.97 * mean + 0.03 * loss, count + 1
-        spent, clock = spent + min(time.time() - clock, LONGEST_STEP) / 60, time.time()
-        if clock - logged > 20:
-            done = f"{spent:.1f}/{phase.minutes:.0f} min, {count * ROWS * LENGTH / 1e6:.2f}"
-            print(f"{time.strftime('%H:%M:%S')} {done} M tokens, KL {mean:.4f}", flush=True)
-            tokens = count * ROWS * LENGTH
-            with replacing(save) as file:
-                state = {"weights": draft.state_dict(), "minutes": spent, "tokens": tokens}
-                torch.save(state, file)
-            logged = clock
+        mean, run.batches = loss if mean == 0 else 0.97 * mean + 0.03 * loss, run.batches + 1
+        used, clock = min(time.time() - clock, LONGEST_STEP) / 60, time.time()
+        run.minutes += used
+        if clock - saved > SAVE_EVERY:
+            done = f"{run.minutes:.1f}/{phase.minutes:.0f} min"
+            tokens = f"{run.batches * ROWS * LENGTH / 1e6:.2f} M tokens"
+            print(f"{time.strftime('%H:%M:%S')} {done}, {tokens}, KL {mean:.4f}", flush=True)
+            run.states = [opt.state_dict() for opt in opts]
+            run.save(path)
+            saved = clock
     crew.close()
+    run.phases, run.minutes, run.batches, run.states = run.phases + 1, 0.0, 0, []
+    run.save(path)
 
 
 def options() -> argparse.Namespace:
@@ -179,20 +208,23 @@ def main() -> None:
     args = options()
     torch.manual_seed(0)
     data, target = corpus.load(args.work / "train.npz"), load_hf(args.target).requires_grad_(False)
-    draft, path = from_embedding(target, DRAFTS[args.preset]), args.work / "draft.pt"
+    run, path = Run(from_embedding(target, DRAFTS[args.preset])), args.work / "draft.pt"
     if path.exists():
-        draft.load_state_dict(torch.load(path, weights_only=True)["weights"])
-    if args.minutes > 0:
+        run.load(path)
+    if run.phases == PHASES:
+        print(f"{path} is finished; delete it to begin anew.")
+    if run.phases == 0 and args.minutes > 0:
         sampler = Sampler(data, MIXES["everything"], LENGTH, seed=int(time.time()))
         phase = Phase(args.minutes, args.peak, decay=args.own_minutes == 0)
-        distil(draft, partial(along_text, target.share_memory()), sampler, phase, path)
-    if args.own_minutes > 0:
+        distil(run, partial(along_text, target.share_memory()), sampler, phase, path)
+    run.phases = max(run.phases, 1)  # where it was left out
+    if run.phases == 1 and args.own_minutes > 0:
         answers = args.work / "own.npz"
         if not answers.exists():
             write(target.cpu(), data, args.own).save(answers)
         own = OwnSampler(Own.load(answers), LENGTH, seed=int(time.time()))
-        distil(draft, along_own, own, Phase(args.own_minutes, args.peak, True), path)
-    save_hf(draft.cpu(), args.work / "draft")
+        distil(run, along_own, own, Phase(args.own_minutes, args.peak, True), path)
+    save_hf(run.draft.cpu(), args.work / "draft")
 
 
 if __name__ == "__main__":

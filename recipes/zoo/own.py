@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from sample import BEST, in_batches
 from torch import Tensor
 
+from foretoken.files import replacing
+
 LIMIT = 96  # tokens of an answer
 LONGEST = 350  # tokens of a prompt
 GREEDY = 0.75  # of the answers; the others are sampled at temperature 1
@@ -44,7 +46,8 @@ class Own:
     chance: NDArray[np.float16]
 
     def save(self, path: Path) -> None:
-        np.savez(path, **vars(self))
+        with replacing(path) as file:
+            np.savez(file, **vars(self))
 
     @staticmethod
     def load(path: Path) -> Own:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from foretoken.files import write_file
+
 EOS, BOS, USER, ASSISTANT, SYSTEM = (
     "<|endoftext|>",
     "<|startoftext|>",
@@ -75,8 +77,8 @@ def balanced(
 
 
 def save(tokenizer: Tokenizer, folder: Path, max_len: int = 2560) -> None:
+    """Write the folder, tokenizer.json last: it shows that all is there."""
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
     special = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -97,3 +99,4 @@ def save(tokenizer: Tokenizer, folder: Path, max_len: int = 2560) -> None:
     (folder / "special_tokens_map.json").write_text(
         json.dumps({"bos_token": BOS, "eos_token": EOS, "pad_token": EOS}, indent=2) + "\n"
     )
+    write_file(folder / "tokenizer.json", tokenizer.to_str(pretty=True))

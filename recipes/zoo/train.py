@@ -85,7 +85,8 @@ class Run:
         if not self.average:
             self.average = {k: v.detach().clone() for k, v in weights.items()}
         for name, value in weights.items():
-            self.average[name].lerp_(value, 1 - AVERAGE)
+            # A run that is resumed begins on the CPU, and its model goes to the GPU alone.
+            self.average[name] = self.average[name].to(value.device).lerp_(value, 1 - AVERAGE)
 
 
 def export_average(run: Run, folder: Path) -> None:

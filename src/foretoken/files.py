@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 import uuid
 import zlib
@@ -134,6 +135,24 @@ def write_file(path: str | Path, content: str | bytes) -> None:
         Path(path).parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
         file.write(utf8(content) if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def whole_or_nothing(folder: Path) -> Iterator[None]:
+    """A folder, made if need be, of which nothing new is left where the block doesn't end: half a
+    model takes gigabytes, and commands that write one refuse a folder that isn't empty."""
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    before = set(folder.iterdir())
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for new in set(folder.iterdir()) - before:
+                shutil.rmtree(new) if new.is_dir() else new.unlink()
+            if made:
+                folder.rmdir()
+        raise
 
 
 def write_json(path: str | Path, data: Mapping[str, Any]) -> None:

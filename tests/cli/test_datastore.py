@@ -41,6 +41,36 @@ def test_command_line(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     assert not found.longest(tokenizer("sevenu")["input_ids"], 6, 6)
 
 
+def test_a_model_of_parts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whose vocabulary is its text model's, as of Gemma 3 with images."""
+    from transformers import AutoTokenizer, Gemma3Config
+
+    own, store, text = tmp_path / "own", tmp_path / "store", tmp_path / "a.txt"
+    Gemma3Config(text_config={"vocab_size": 321}).save_pretrained(own)
+    AutoTokenizer.from_pretrained(checkpoints[0]).save_pretrained(own)
+    text.write_text("one two")
+    built = run("datastore", "build", text, "--tokenizer", own, "--out", store)
+    assert built.exit_code == 0, built.output
+    assert Datastore(store, {"vocab_size": 321}).tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.txt", "one two"), ("a.jsonl", '{"text": "one two"}')]
+)
+def test_a_mark_of_utf8(
+    name: str, content: str, checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """At a file's beginning it is no part of the text."""
+    counts = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        (file := tmp_path / name).write_bytes(mark + content.encode())
+        store = tmp_path / f"store{len(mark)}"
+        built = run("datastore", "build", file, "--tokenizer", checkpoints[0], "--out", store)
+        assert built.exit_code == 0, built.output
+        counts.append(built.stdout.split("(")[1].split(" tokens")[0])
+    assert counts[0] == counts[1]
+
+
 @pytest.mark.parametrize("command", ["build", "add"])
 def test_help_has_an_example(command: str) -> None:
     assert "Example" in run("datastore", command, "--help").stdout

@@ -37,6 +37,15 @@ def test_the_command(
     assert ended.value.code == 1 and "--set takes name=value" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("limit", ["0", "-3"])
+def test_no_prompts(limit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cannot be asked for, and no number of them is taken from the end."""
+    command = ["train", "medusa", "--target", "./nowhere", "--data", "none.jsonl", "--out", "none"]
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--limit", limit])
+    assert ended.value.code == 2 and "--limit" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("change", ["shape={num_heads: 4", "decay=2024-13-45"])
 def test_a_value_that_is_none(change: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Is one sentence, before any file is read."""

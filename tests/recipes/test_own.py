@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,3 +29,18 @@ def test_own_answers_come_with_their_likeliest_tokens(tmp_path: Path) -> None:
     asked = weight[0] < weight[0].max() / 2  # a prompt's places hold their own token alone
     assert bool((chance[0, asked][:, 0] == 1).all())
     assert torch.equal(best[0, :-1, 0][asked[:-1]], ids[0, 1:][asked[:-1]])
+
+
+def test_answers_that_are_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Are not there: distill.py takes the file for whole."""
+    import numpy as np
+    import own
+
+    def half(file: Any, **arrays: Any) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "savez", half)
+    with pytest.raises(KeyboardInterrupt):
+        own.Own(*[np.zeros(1)] * 5).save(tmp_path / "own.npz")
+    assert not (tmp_path / "own.npz").exists()

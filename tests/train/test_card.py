@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+import pytest
+import torch
+
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.train.card import loops, noted, recipe_lines, table
 from foretoken.train.recipe import Recipe
@@ -25,9 +28,14 @@ def test_a_table_of_what_was_not_served() -> None:
     assert lines[-1] == "| estimated | 1.500 | 0.450 | 0.150 |" and len(lines) == 3
 
 
-def test_when_where_and_of_what() -> None:
-    """A card says on what machine its numbers were measured, and whether loops are in them."""
-    assert re.fullmatch(r"\*Noted in [A-Z]\w+ \d{4} on \d+ cores of .+\.\*", noted())
+def test_when_where_and_of_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card says on what machine its numbers were measured, by the GPU where it was one, and
+    whether loops are in them."""
+    said = noted(torch.device("cpu"))
+    assert re.fullmatch(r"\*Noted in [A-Z]\w+ \d{4} on \d+ cores of .+\.\*", said)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"NVIDIA {device.index}")
+    said = noted(torch.device("cuda:1"))
+    assert re.fullmatch(r"\*Noted in [A-Z]\w+ \d{4} on one NVIDIA 1\.\*", said)
     assert loops(Recipe(distinct=0.0)) == "Answers that loop are in both."
     assert "left out" in loops(Recipe(distinct=0.8))
     assert loops(Recipe(distinct=0.0), "it") == "Answers that loop are in it."

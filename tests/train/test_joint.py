@@ -44,7 +44,8 @@ def test_the_loss_of_both(checkpoints: tuple[Path, Path]) -> None:
         where = (lesson.weight[:, 1:] > 0) & (lesson.positions[:, 1:] > 0)
         apart, same = apart[:, :-1][where], same[:, :-1][where]
         goal = Objective({"nll": 1.0})
-        expected = apart.mean() + 0.3 * joint.heads(new, goal)
+        counted_from_0 = joint.heads(new, goal)
+        expected = apart.mean() + 0.3 * goal.decay * counted_from_0  # by the paper's powers, from 1
         assert joint(lesson, goal).item() == pytest.approx(expected.item(), rel=1e-4)
         told = joint.distance(lesson).tolist()
     assert told == pytest.approx([apart.sum().item(), same.sum().item(), len(same)], rel=1e-4)

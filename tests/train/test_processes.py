@@ -23,7 +23,7 @@ from trainings import SMALL
 
 pytest.importorskip("accelerate")
 
-LIMIT = 240  # seconds; processes that wait for each other would never end
+LIMIT = 900  # seconds; processes that wait for each other would never end
 
 CHILD = """
 import faulthandler, gc, os, sys, time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,37 @@ def test_a_model_that_cannot_be_written(tmp_path: Path) -> None:
             write(model_of(), None, tmp_path / "out")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not (tmp_path / "out").exists()
+
+
+class Tokenizer:
+    """Writes a file, after which the process may be killed."""
+
+    def __init__(self, killed: Callable[[], None]) -> None:
+        self.killed = killed
+
+    def save_pretrained(self, folder: str) -> None:
+        (Path(folder) / "tokenizer.json").write_text("{}")
+        self.killed()
+
+
+def test_what_a_killed_process_leaves_is_no_model(tmp_path: Path) -> None:
+    """The configuration comes last; what ends with an error leaves nothing."""
+    out, seen = tmp_path / "out", list[bool]()
+    out.mkdir()
+    write(model_of(), Tokenizer(lambda: seen.append((out / "config.json").exists())), out)
+    written = sorted(file.name for file in out.iterdir())
+    assert seen == [False]
+    assert written == [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(model_of(), Tokenizer(interrupted), tmp_path / "other")
+    assert not (tmp_path / "other").exists()

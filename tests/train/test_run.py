@@ -177,13 +177,20 @@ def test_the_estimate_of_a_tree_that_is_planned_afterwards(
 
 
 def test_training_stops_early(
-    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
+    checkpoints: tuple[Path, Path],
+    prompts: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without a better estimate for `patience` times; the best weights are what is left. With more
-    patience it goes on."""
+    patience it goes on, and with more steps alone nothing is trained, which the log says."""
     given = {"steps": 60, "lr": 1e-12, "evaluate_every": 2}
     outcome, _ = train_heads(checkpoints[0], prompts, tmp_path / "out", patience=2, **given)
     assert outcome.progress.step == 6 and outcome.progress.stale == 2
+    assert "Nothing is trained" not in caplog.text
+    longer = {**given, "steps": 90}
+    _, steps = train_heads(checkpoints[0], prompts, tmp_path / "out", patience=2, **longer)
+    assert not steps and "it needs more patience (its last 2 estimates were no" in caplog.text
     outcome, steps = train_heads(checkpoints[0], prompts, tmp_path / "out", patience=4, **given)
     assert steps == [7, 8, 9, 10] and outcome.progress.stale == 4
 

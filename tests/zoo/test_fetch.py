@@ -188,7 +188,8 @@ def test_a_known_model_is_one_file() -> None:
 
 
 def test_no_connection() -> None:
-    with pytest.raises(ForetokenError, match=r"can't be fetched from the hub .there is no network"):
+    said = "can't be fetched from the hub .there is no network.*files that arrived whole are kept"
+    with pytest.raises(ForetokenError, match=said):
         fetch("org/name")
 
 
@@ -210,3 +211,12 @@ def test_what_was_fetched_is_found_without_a_connection(
     folder = fetch("org/name")
     assert folder.name == "abc"
     assert Path(snapshot_download("org/name", local_files_only=True)) == folder.resolve()
+
+
+def test_the_mask_of_a_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DFlash's has a file of its own, beside weights of either kind."""
+    for weights in ("model.safetensors", "pytorch_model.bin"):
+        files = {"config.json": b"{}", weights: b"x", "mask_embedding.pt": b"y", "x.pt": b"z"}
+        hub = Hub(tmp_path / weights, files).use(monkeypatch)
+        fetch("org/name")
+        assert hub.asked == ["config.json", weights, "mask_embedding.pt"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -81,13 +82,16 @@ def _made_for(name: str, tokenizer: Any) -> dict[str, int | str]:
 
     words = json.dumps(sorted(tokenizer.get_vocab().items()))
     print_ = hashlib.sha256(words.encode()).hexdigest()[:16]
-    return {"vocab_size": int(read_config(find(name)).vocab_size), "tokenizer": print_}
+    vocab_size = read_config(find(name)).get_text_config().vocab_size
+    return {"vocab_size": int(vocab_size), "tokenizer": print_}
 
 
 def _documents(file: Path, tokenizer: Any, advance: Callable[[], None]) -> Iterator[list[int]]:
     """The token ids of a file's texts; a text file is cut at line ends into blocks."""
     lined = file.suffix == ".jsonl"
     with file.open("rb") as opened:
+        if opened.read(len(BOM_UTF8)) != BOM_UTF8:
+            opened.seek(0)
         number = 0
         while lines := opened.readlines(_BLOCK):
             if lined:

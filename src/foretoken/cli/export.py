@@ -100,7 +100,6 @@ def _write(
 ) -> str | None:
     """Write the drafter in a folder, and give the line that serves it, where there is one."""
     from foretoken.models.load import read_config as read_model
-    from foretoken.models.load import weights
     from foretoken.recommender.elsewhere import their_name
     from foretoken.trainable.checkpoint import read_config
     from foretoken.trainable.formats import launch, write
@@ -116,7 +115,6 @@ def _write(
         method = config["foretoken_method"]
         return launch.command(to, method, out, made_for.name, tokens, trust_remote_code)
     read_model(folder, trust_remote_code)
-    weights(folder)  # a folder without them is no model
     write.model(folder, to, out)
     beside = their_name(target) if target else "TARGET"
     return launch.command(to, None, out, beside, _DRAFTED, trust_remote_code)

@@ -39,7 +39,9 @@ _After = Annotated[
     list[str] | None,
     typer.Option(help="A trained small model to draft alongside: learn what it misses."),
 ]
-_Limit = Annotated[int | None, typer.Option(help="Use this many of the prompts, evenly spread.")]
+_Limit = Annotated[
+    int | None, typer.Option(min=1, help="Use this many of the prompts, evenly spread.")
+]
 _Every = Annotated[float, typer.Option(help="Seconds between two saved states.")]
 _Keep = Annotated[
     int | None, typer.Option(help="Steps between two checkpoints that stay, in OUT/checkpoints.")

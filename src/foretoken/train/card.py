@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+import torch
 import yaml
 
 from foretoken.engine.stats import AcceptanceStats
@@ -33,7 +34,8 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
         f'    LLM("{target}", {code}speculative_config={{"method": "{module.method}", '
         f'"model": "{job.out.name}"}})',
         "",
-        f"Text: {text}. It was trained for {outcome.progress.step} steps. {noted()}",
+        f"Text: {text}. It was trained for {outcome.progress.step} steps. "
+        f"{noted(next(module.parameters()).device)}",
         "",
         *table(outcome.expected, served),
         "",
@@ -49,9 +51,13 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
     write_file(job.out / "README.md", "\n".join(lines))
 
 
-def noted() -> str:
-    """When and on what a card's numbers were measured."""
-    return f"*Noted in {datetime.now(UTC):%B %Y} on {cores()} cores of {processor()}.*"
+def noted(device: torch.device) -> str:
+    """When and on what a card's numbers were measured. device: the training's."""
+    if device.type == "cuda":
+        machine = f"one {torch.cuda.get_device_name(device)}"
+    else:
+        machine = f"{cores()} cores of {processor()}"
+    return f"*Noted in {datetime.now(UTC):%B %Y} on {machine}.*"
 
 
 def _measured(job: Job) -> str:

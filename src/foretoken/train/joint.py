@@ -2,10 +2,11 @@
 
 Source: Cai et al. 2024 (Medusa), sections 2.2.2 and 2.3.2. The loss is the new target's distance
 from the old one's distribution at each place (self-distillation) and 0.2 times that of the heads,
-whose learning rate is four times the target's; the paper's first stage, heads alone, is `foretoken
-train medusa`, whose checkpoint this may begin with. The paper has low-rank adapters of the target's
-layers, which `lora_rank` asks for; without it all of the target's weights are trained. Departure:
-the target's head has no adapter, as it may be its embedding too.
+the first of which weighs `decay`, the second its square; their learning rate is four times the
+target's. The paper's first stage, heads alone, is `foretoken train medusa`, whose checkpoint this
+may begin with. The paper has low-rank adapters of the target's layers, which `lora_rank` asks for;
+without it all of the target's weights are trained. Departure: the target's head has no adapter, as
+it may be its embedding too.
 
 Legend: B rows, T places, D width, V vocabulary.
 """
@@ -108,7 +109,9 @@ class JointModule(Trained):
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         new = self.reread(lesson)
         distillation = self.target.loss(new.hidden[-1], lesson, _SELF_DISTILLATION)
-        loss: Tensor = distillation + self.shape["weight"] * self.heads(new, objective)
+        # The paper counts heads from 1, and the heads' own loss from 0.
+        weight = self.shape["weight"] * objective.decay
+        loss: Tensor = distillation + weight * self.heads(new, objective)
         return loss
 
     def count_held_out(self, lesson: Lesson) -> Tensor:
@@ -246,7 +249,7 @@ def _write_card(
         f'"model": "{out.name}/{_HEADS}"}})',
         "",
         f"Text: {texts} answers of `{target}`. It was trained for {outcome.progress.step} steps by "
-        f"`foretoken train {METHOD}`. {noted()}",
+        f"`foretoken train {METHOD}`. {noted(setting.model.device)}",
         "",
         *table(outcome.expected, outcome.served),
         "",

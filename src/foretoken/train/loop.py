@@ -6,6 +6,7 @@ was killed at any moment resumes from its last state and ends with the very same
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -33,6 +34,7 @@ from foretoken.train.stored_states import StoredStates
 from foretoken.trainable.checkpoint import Trained
 from foretoken.trainable.lesson import Estimate, estimate
 
+_log = logging.getLogger(__name__)
 _RESUME = "resume"
 
 
@@ -70,6 +72,7 @@ def train(
     wrapped = working if job.shard else accelerator.prepare(module)
     resumable = Resumable(job.out / _RESUME, working, optimizers, progress)
     resumable.resume()
+    _say_if_ended(progress, recipe)
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
     judge = partial(
         _judge, accelerator, module, watched or frozen, held_out, acceptance, job, extra
@@ -115,6 +118,20 @@ def train(
     accelerator.free_memory()
     accelerator.end_training()
     return progress
+
+
+def _say_if_ended(progress: Progress, recipe: Recipe) -> None:
+    """The log says where nothing is left to be trained, and what it would take."""
+    lacking = []
+    if progress.step >= recipe.steps:
+        lacking.append(f"more steps (it has had {progress.step})")
+    if progress.stale >= recipe.patience:
+        lacking.append(f"more patience (its last {progress.stale} estimates were no new best)")
+    if lacking and processes.is_first():
+        _log.warning(
+            "Nothing is trained, as this training has ended: to go on it needs %s.",
+            " and ".join(lacking),
+        )
 
 
 def _judge(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -26,8 +27,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, one_line
+from foretoken.files import whole_or_nothing
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+_CONFIG = "config.json"
 _LAYER = re.compile(r"model\.layers\.(\d+)\.(.+)")
 
 
@@ -244,13 +247,17 @@ class _Seen:
 
 
 def write(small: Any, tokenizer: Any, out: Path) -> None:
-    """Save a model and its tokenizer into a new folder. Raises `ForetokenError` where that can't be
-    done."""
+    """Save a model and its tokenizer into a new folder, or nothing. Raises `ForetokenError` where
+    that can't be done."""
     from safetensors import SafetensorError
 
     try:
-        small.save_pretrained(out)
-        tokenizer.save_pretrained(out)
+        with whole_or_nothing(out), TemporaryDirectory(dir=out) as folder:
+            small.save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+            # The configuration last, so that what a killed process leaves is no model.
+            for file in sorted(Path(folder).iterdir(), key=lambda file: file.name == _CONFIG):
+                file.rename(out / file.name)
     except (OSError, SafetensorError) as error:
         raise ForetokenError(
             f"{out} can't be written: {one_line(error)}; make room, or give another folder."

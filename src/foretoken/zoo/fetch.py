@@ -19,14 +19,13 @@ from typing import IO, Any
 from foretoken.errors import ForetokenError, one_line, shown
 from foretoken.files import replacing, write_file
 from foretoken.models import gguf
-from foretoken.models.checkpoint import PICKLED
 from foretoken.models.load import AGAIN, FILES, fetched
 from foretoken.progress import track
+from foretoken.trainable.formats.published import MASK_FILE, TORCH
 
 _log = logging.getLogger(__name__)
 _BLOCK = 2**24  # bytes that are read at a time
-_WEIGHTS, _OLD = ("*.safetensors",), (PICKLED, "*lm_head.pt")
-"""Patterns of weights, and of those that are fetched where there are no others."""
+_WEIGHTS = ("*.safetensors",)  # where a repository has none, torch's own files are fetched
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def fetch(name: str, gguf_file: str | None = None) -> Path:
     except Exception as error:
         raise ForetokenError(
             f"{shown(name)} can't be fetched from the hub ({one_line(error)}); check the name and "
-            "the connection, and repeat: what has arrived is kept."
+            "the connection, and repeat: files that arrived whole are kept."
         ) from error
 
 
@@ -101,15 +100,15 @@ def _from_hub(repository: str, gguf_file: str | None) -> Path:
     parts = () if gguf_file is None else tuple(gguf.part_names(gguf_file))
     info = HfApi().model_info(repository, files_metadata=True)
     files = info.siblings or ()
-    old = () if any(_is(s, _WEIGHTS) for s in files) else _OLD
-    wanted, again = ((*FILES, *old), AGAIN) if gguf_file is None else (parts, ())
+    old = () if any(_is(s, _WEIGHTS) for s in files) else TORCH
+    wanted, again = ((*FILES, MASK_FILE, *old), AGAIN) if gguf_file is None else (parts, ())
     found = [s for s in files if _is(s, wanted) and not _is(s, again)]
     lacking = next((part for part in parts if not any(_is(s, (part,)) for s in found)), None)
     if lacking is not None and lacking != gguf_file:
         raise ForetokenError(
             f"{repository} has no {lacking}, one of a model's {len(parts)} parts; give another one."
         )
-    if lacking or not any(_is(s, (*_WEIGHTS, *_OLD, *parts)) for s in found):
+    if lacking or not any(_is(s, (*_WEIGHTS, *TORCH, *parts)) for s in found):
         raise _nothing(repository, lacking or "checkpoint", files)
     for sibling in sorted(found, key=lambda one: one.rfilename == gguf_file):  # that one last
         path = Path(hf_hub_download(repository, sibling.rfilename, revision=info.sha))

@@ -25,7 +25,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,7 +35,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, unknown
-from foretoken.files import read_json, write_file
+from foretoken.files import read_json, whole_or_nothing, write_file
 from foretoken.zoo.shape import SHAPES, Shape, parameters_read, proportional
 
 __all__ = ["SHAPES", "Shape", "inflate", "parameters_read", "proportional"]
@@ -315,7 +314,7 @@ def inflate(
         "dtype": str(dtype).removeprefix("torch."),
         "foretoken_inflated": {"from": source.name, "shape": label, **asdict(new)},
     }
-    with _whole_or_nothing(out):
+    with whole_or_nothing(out):
         _write(work.tensors(), out, dtype, advance)
         for pattern in TOKENIZER_FILES:
             for file in source.glob(pattern):
@@ -323,21 +322,3 @@ def inflate(
         # The last, so that what a killed process leaves is no model.
         write_file(out / "config.json", json.dumps(config, indent=2) + "\n")
     return out
-
-
-@contextmanager
-def _whole_or_nothing(folder: Path) -> Iterator[None]:
-    """A folder, made if need be, of which nothing new is left where the block doesn't end: half a
-    model takes gigabytes, and the command refuses a folder that isn't empty."""
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    before = set(folder.iterdir())
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):
-            for file in set(folder.iterdir()) - before:
-                file.unlink()
-            if made:
-                folder.rmdir()
-        raise

@@ -73,6 +73,9 @@ def test_the_tokenizer(corpus: Path, tmp_path: Path) -> None:
     prepare.prepare(tmp_path, corpus, "corrector")  # done is done
     after = (tmp_path / "corrector" / "tokenizer" / "tokenizer.json").stat().st_mtime_ns
     assert before == after
+    for changed in ({"most": 9}, {"folder": tmp_path}):
+        with pytest.raises(SystemExit, match=r"was prepared with .* and is asked for with"):
+            prepare.prepare(**{"work": tmp_path, "folder": corpus, "task": "corrector"} | changed)
     tokenizer = model.tokenizer_of(tmp_path, "corrector")
     for text in ("The old man is reading.", "Größe: 5 € – 日本", "  two  spaces "):
         ids = tokenizer(text)["input_ids"]

@@ -46,7 +46,7 @@ class Model:
         return self.answers
 
 
-def test_whole_turns_are_kept_once() -> None:
+def test_whole_turns_are_kept_once(tmp_path: Path) -> None:
     """Not those that were cut, failed, are a word or two, or came before."""
     import asked
 
@@ -58,7 +58,7 @@ def test_whole_turns_are_kept_once() -> None:
         Written("", error="no room"),
         Written("Write a poem about two\u2028lines."),
     )
-    found = list(asked.conversations(model, 6, 3, 0.0))
+    found = list(asked.conversations(asked.written(model, 6, 3, tmp_path), 3, 0.0))
     turns = ["How do bees find their way?", "Write a poem about two\u2028lines."]
     assert found == [{"task": "asked", "turns": [turn]} for turn in turns]
     [(prompts, params)] = model.asked
@@ -70,8 +70,8 @@ def test_whole_turns_are_kept_once() -> None:
 def test_a_second_turn_follows() -> None:
     import asked
 
-    model: Any = Model(*(Written(f"What is the number {i} good for?") for i in range(200)))
-    found = list(asked.conversations(model, 200, 0, 0.25))
+    turns = (f"What is the number {i} good for?" for i in range(200))
+    found = list(asked.conversations(turns, 0, 0.25))
     followed = [each["turns"] for each in found if len(each["turns"]) == 2]
     assert 30 < len(followed) < 70
     assert {turns[1] for turns in followed} <= set(asked.FOLLOWING)
@@ -94,3 +94,38 @@ def test_the_file_is_read_as_it_was_written(
     read = read_conversations(out)
     assert [each.messages[0]["content"] for each in read] == [row["turns"][0] for row in rows]
     assert all(len(each.later) == 1 for each in read)
+
+
+class Killed(Model):
+    """Writes a turn for each prompt, by its seed; the process is killed at its second call."""
+
+    def generate(self, prompts: Any, params: Any) -> tuple[Written, ...]:
+        self.asked.append((prompts, params))
+        if len(self.asked) == 2:
+            raise KeyboardInterrupt
+        return tuple(Written(f"What is the number {each.seed} good for?") for each in params)
+
+
+def test_killed_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written isn't written again, and the file is that of one that was never killed;
+    other turns aren't mixed in."""
+    import asked
+
+    monkeypatch.setattr(asked, "BLOCK", 4)
+    out, model = tmp_path / "asked.jsonl", Killed()
+    given = ["asked.py", "--target", "m.gguf", "--count", "10", "--out", str(out)]
+    monkeypatch.setattr(asked, "LLM", lambda *args, **options: model)
+    monkeypatch.setattr(sys, "argv", given)
+    with pytest.raises(KeyboardInterrupt):
+        asked.main()
+    assert not out.exists()
+    monkeypatch.setattr(sys, "argv", [*given, "--seed", "1"])
+    with pytest.raises(SystemExit, match="delete it"):
+        asked.main()
+    monkeypatch.setattr(sys, "argv", given)
+    asked.main()
+    assert [len(prompts) for prompts, _ in model.asked] == [4, 4, 4, 2]
+    assert [file.name for file in tmp_path.iterdir()] == ["asked.jsonl"]
+    whole = out.read_text()
+    asked.main()
+    assert out.read_text() == whole and len(whole.splitlines()) == 10

@@ -30,6 +30,7 @@ import stored_models
 from foreign import BLOCK, LAYERS, LLAMA3, SELECTED, VOCAB, WIDTH, Foreign, drafts, eagle3, made
 from foretoken import ForetokenError
 from foretoken.cli.commands import app
+from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.load import load_model
 from foretoken.testing import Pair, native, tiny_transformers
 from foretoken.trainable.block_layers import BlockModule
@@ -367,6 +368,35 @@ def test_numbers_are_the_target_s(small: Pair, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"target_layer_ids": [2, 0]},
+        {"mask_token_id": None},
+        {"causal": True},
+        {"window": 6},
+        {"window": 6, "causal": True},
+    ],
+)
+def test_dflash_as_it_is_read(
+    shape: dict[str, Any], to: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """A block's logits, by z-lab's, vLLM's and SGLang's reading of the folder."""
+    foreign = Foreign(lambda facts: BlockModule(facts, **{**BLOCK, **shape}), "", {})
+    module: Any = made(foreign, small).float().eval()
+    module.save(tmp_path / "own", {"target_name": str(target)})
+    out, root = exported(tmp_path / "own", to, tmp_path / "out"), 7
+    lesson = _random_lesson(module.reads, target)
+    with torch.no_grad():
+        ours = lesson.head(module.outputs(lesson, torch.tensor([[root]]))[0, 0])
+        past = {layer - 1: x[0, :root] for layer, x in lesson.hidden.items()}
+        first = int(lesson.tokens[0, root])
+        theirs = consumers.dflash(out, to, past, first, lesson.embed, lesson.head)
+    torch.testing.assert_close(theirs, ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang"])
 @pytest.mark.parametrize("reads", [[0, 2], [2, 0]])
 def test_dflash2_as_it_is_read(
     reads: list[int], to: str, target: Path, small: Pair, tmp_path: Path
@@ -376,20 +406,18 @@ def test_dflash2_as_it_is_read(
     shape = {**SELECTED, "target_layer_ids": reads}
     module: Any = SelectedModule(Facts.of(small.target), **shape).float().eval()
     module.save(tmp_path / "own", {"target_name": str(target)})
-    out = exported(tmp_path / "own", to, tmp_path / "out")
-    random, length, root = torch.Generator().manual_seed(4), 12, 7
-    tokens = torch.randint(0, VOCAB, (1, length), generator=random)
-    states = {layer: torch.randn(1, length, WIDTH, generator=random) for layer in module.reads}
-    lesson = _lesson(tokens, states, target)
+    out, root = exported(tmp_path / "own", to, tmp_path / "out"), 7
+    lesson = _random_lesson(module.reads, target)
     with torch.no_grad():
         block = module.outputs(lesson, torch.tensor([[root]]))[0]
-        chain, before = [], tokens[0, root]
+        chain, before = [], lesson.tokens[0, root]
         for place in range(3):
             logits = module.selected(block[0, place], lesson.head(block[0, place]), before)
             before = logits.argmax()
             chain.append((int(before), float(logits.max())))
-        past = {layer - 1: x[0, :root] for layer, x in states.items()}
-        theirs = consumers.dflash2(out, past, int(tokens[0, root]), lesson.embed, lesson.head)
+        past = {layer - 1: x[0, :root] for layer, x in lesson.hidden.items()}
+        first = int(lesson.tokens[0, root])
+        theirs = consumers.dflash2(out, past, first, lesson.embed, lesson.head)
     assert [token for token, _ in theirs] == [token for token, _ in chain]
     assert [x for _, x in theirs] == pytest.approx([x for _, x in chain], rel=1e-4, abs=1e-4)
 
@@ -436,6 +464,14 @@ def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_pat
         if module.method == "dflash":
             theirs = theirs[1:]  # of the masks
         torch.testing.assert_close(theirs[: len(own)], own, atol=1e-4, rtol=1e-4)
+
+
+def _random_lesson(layers: tuple[int, ...], target: Path) -> Lesson:
+    """12 random tokens, and states for them after these layers."""
+    random, length = torch.Generator().manual_seed(4), 12
+    tokens = torch.randint(0, VOCAB, (1, length), generator=random)
+    states = {layer: torch.randn(1, length, WIDTH, generator=random) for layer in layers}
+    return _lesson(tokens, states, target)
 
 
 def _lesson(tokens: Tensor, hidden: dict[int, Tensor], target: Path) -> Lesson:
@@ -486,3 +522,37 @@ def test_code_that_comes_with_a_model(tmp_path: Path, monkeypatch: pytest.Monkey
     )
     assert done.exit_code == 0 and done.output.rstrip().endswith("--trust-remote-code")
     assert (out / "own.py").read_text() == (own / "own.py").read_text()
+
+
+def renamed(own: Path, kind: str) -> None:
+    """The folder's one file of weights, in another form that transformers reads."""
+    whole = own / "model.safetensors"
+    tensors = load_file(whole)
+    index = json.dumps({"weight_map": dict.fromkeys(tensors, "part.safetensors")})
+    if kind == "pickled":
+        torch.save(tensors, own / "pytorch_model.bin")
+        whole.unlink()
+        return
+    whole.rename(own / "part.safetensors")
+    if kind == "named":
+        stored_models.change_config(own, transformers_weights="part.safetensors")
+    elif kind == "named index":
+        stored_models.change_config(own, transformers_weights="own.safetensors.index.json")
+        (own / "own.safetensors.index.json").write_text(index)
+    elif kind == "index":
+        (own / "model.safetensors.index.json").write_text(index)
+
+
+@pytest.mark.parametrize("kind", ["pickled", "another name", "named", "named index", "index"])
+def test_a_model_whatever_its_weights_are_called(kind: str, target: Path, tmp_path: Path) -> None:
+    """All that it is read from is written, and no other weights; Mistral's tokenizer too."""
+    own = Path(shutil.copytree(target, tmp_path / "own"))
+    renamed(own, kind)
+    read = {file.name for file in Checkpoint(own).files}
+    (own / "tekken.json").write_text("{}")
+    (own / "model.left").write_text("")
+    out = exported(own, "vllm", tmp_path / "out")
+    assert {file.name for file in Checkpoint(out).files} == read
+    written = {file.name for file in out.iterdir()}
+    assert written == read | {"config.json", "generation_config.json", "tekken.json"}
+    assert load_model(out).vocab_size == VOCAB

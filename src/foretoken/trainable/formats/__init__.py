@@ -84,7 +84,7 @@ def recognise(folder: Path) -> Published | None:
 def find(source: str | Path) -> Path:
     """A drafter's folder, as `load.find` finds it; from the hub with torch's own files where there
     are no others."""
-    folder = load.find(source, (MASK_FILE,))
+    folder = load.find(source, (*load.FILES, MASK_FILE))
     if Path(source).is_dir() or any(folder.glob("*.safetensors")):
         return folder
-    return load.find(source, (*TORCH, MASK_FILE))
+    return load.find(source, (*load.FILES, *TORCH, MASK_FILE))

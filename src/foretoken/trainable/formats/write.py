@@ -27,6 +27,7 @@ from torch import Tensor
 
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
+from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.reduced_vocabulary import offsets
 from foretoken.trainable.formats.dflash import SELECTING
 from foretoken.trainable.formats.published import EMBEDDING, MASK, MASK_FILE
@@ -36,16 +37,18 @@ PROGRAMS = ("speculators", "vllm", "sglang", "hf")
 
 _IDS = "eagle_aux_hidden_state_layer_ids"
 _VERSION = "0.9.0"  # of speculators, whose fields these are
-_COPIED = (
+_BESIDE = (
     "config.json",
     "generation_config.json",
-    "model*",
     "*token*",
+    "tekken.json",
+    "*.model",
     "vocab.*",
     "merges.txt",
     "*.jinja",
     "*.py",  # code that comes with it
 )
+"""What belongs to a model beside its weights."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +112,16 @@ def _save(out: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
 
 
 def model(folder: Path, to: str, out: Path) -> None:
-    """Write a model that drafts alone: the files of its folder that belong to the model."""
+    """Write a model that drafts alone: the files of its folder that belong to the model. Raises
+    `ForetokenError` for a folder without weights, which is no model."""
     if to == "speculators":
         raise ForetokenError(
             "speculators has no type for a model that drafts alone; write it for 'vllm', and name "
             'it there as {"method": "draft_model", "model": "' + out.name + '"}.'
         )
+    files = {*Checkpoint(folder).files, *(file for kind in _BESIDE for file in folder.glob(kind))}
     out.mkdir(parents=True, exist_ok=True)
-    for file in sorted({file for kind in _COPIED for file in folder.glob(kind) if file.is_file()}):
+    for file in sorted(file for file in files if file.is_file()):
         shutil.copy(file, out / file.name)
 
 
