@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import string
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from browsing import started
+from foretoken.machine import CACHE_VARIABLE, cache_folder
 from foretoken.testing import Pair, native, related, tiny_pair, tiny_transformers
 from mutation import noticed
 from source_mutants import BY_TEST, MUTANTS
@@ -107,6 +109,26 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         model.save_pretrained(path)
         tokenizer.save_pretrained(path)
     return paths
+
+
+@pytest.fixture(autouse=True)
+def drawn_alike() -> None:
+    """A test draws the same numbers in every run, and others than those that have a seed."""
+    torch.manual_seed(20_260)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """A cache folder that begins empty, and leaves the user's own as it is; what was compiled is
+    shared with it."""
+    users, folder = cache_folder(), tmp_path_factory.mktemp("cache")
+    for compiled in ("kernels", "inductor"):
+        with suppress(OSError):  # where nothing can be shared, it is compiled once a process
+            (users / compiled).mkdir(parents=True, exist_ok=True)
+            (folder / compiled).symlink_to((users / compiled).absolute(), target_is_directory=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_VARIABLE, str(folder))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -46,9 +46,15 @@ class Fake:
     """A server that answers every prompt with the same eight words, at a known pace."""
 
     def __init__(
-        self, metrics: Callable[[int], str] | None, usage: bool, pace: float, words: list[str]
+        self,
+        metrics: Callable[[int], str] | None,
+        usage: bool,
+        pace: float,
+        words: list[str],
+        together: int,
     ) -> None:
         self.metrics, self.usage, self.pace, self.words = metrics, usage, pace, words
+        self.gate = threading.Barrier(together)
         self.asked: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.answered, self.busy, self.busiest = 0, 0, 0
@@ -100,6 +106,7 @@ class Handler(BaseHTTPRequestHandler):
             fake.keys.append(self.headers["Authorization"])
             fake.busy += 1
             fake.busiest = max(fake.busiest, fake.busy)
+        fake.gate.wait(20)
         if body["messages"][-1]["content"] == "refuse":
             self._send("application/json", '{"error": {"message": "too\\n long"}}', 400)
         else:
@@ -139,9 +146,11 @@ def serving(
     usage: bool = True,
     pace: float = 0.0,
     words: list[str] = WORDS,
+    together: int = 1,
 ) -> Iterator[tuple[Fake, Endpoint]]:
-    """One on this machine, while the context lasts."""
-    fake = Fake(metrics, usage, pace, words)
+    """One on this machine, while the context lasts. together: so many requests must have come
+    before any of them is answered."""
+    fake = Fake(metrics, usage, pace, words, together)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Handler,), {"fake": fake}))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()

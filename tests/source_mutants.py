@@ -17,6 +17,8 @@ CONTROLLER = "foretoken.control.controller:Controller"
 COSTS = "foretoken.control.cost_model:CostModel"
 INT8, WRITE = "foretoken.models.native.backends.int8", "foretoken.trainable.formats.write"
 STOPPING = "foretoken.engine.stopping"
+EDGE = "foretoken.bench.measure.identity:_edge_distance"
+EDGE_TEST = "bench/measure/test_identity.py::test_sampled_margin_is_the_distance_to_an_edge"
 INT8_TEST = "models/native/backends/test_int8.py"
 WRITE_TEST = "trainable/formats/test_write.py"
 
@@ -146,6 +148,13 @@ CONTROL: dict[str, Mutant] = {
         "batch > 1",
         "batch > 2",
         ("bench/measure/test_ideal.py::test_two_sequences_are_a_batch",),
+    ),
+    "a margin from a draft's number": Mutant(EDGE, "Purpose.TOKEN", "Purpose.DRAFT", (EDGE_TEST,)),
+    "a margin from the next position's number": Mutant(
+        EDGE, "len(sequence.tokens)", "len(sequence.tokens) + 1", (EDGE_TEST,)
+    ),
+    "a margin from no number": Mutant(
+        EDGE, "uniforms(key, at, Purpose.TOKEN)", "0.5", (EDGE_TEST,)
     ),
     "JSON beats single options": Mutant(
         "foretoken.cli.options:ModelOptions.config",

@@ -17,7 +17,14 @@ from foretoken.errors import Overloaded
 from foretoken.testing import ByteTokenizer
 from served import toy
 
-LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+
+def slow(ids: Any, scores: Any) -> Any:
+    """A logits processor that makes 200 tokens take two seconds or so."""
+    time.sleep(0.002)
+    return scores
+
+
+LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, logits_processors=[slow])
 SHORT = SamplingParams(seed=3, max_tokens=12)
 
 

@@ -199,9 +199,9 @@ def test_declared_requirements() -> None:
 
 
 def test_the_wheel_is_small() -> None:
-    """What the wheel is made of, unpacked, is under 3 MB: the models are elsewhere."""
+    """What the wheel is made of, unpacked, is under 3.5 MB: the models are elsewhere."""
     files = [path for path in project_files() if SOURCE in path.parents]
-    assert sum(path.stat().st_size for path in files) < 3 * 2**20
+    assert sum(path.stat().st_size for path in files) < 3.5 * 2**20
 
 
 def test_both_distributions_have_one_version() -> None:

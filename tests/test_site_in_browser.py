@@ -61,7 +61,7 @@ def test_a_table_is_scrolled_by_the_keyboard(browser: Any, address: str) -> None
     table.focus()
     assert table.evaluate("table => table.scrollWidth > table.clientWidth")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.activeElement.scrollLeft > 0", timeout=5000)
+    page.wait_for_function("document.activeElement.scrollLeft > 0", timeout=60_000)
     page.close()
 
 
@@ -69,5 +69,5 @@ def test_the_search_finds_a_page(browser: Any, address: str) -> None:
     page = Watched(browser, f"{address}index.html", "wide", "light").page
     page.keyboard.press("/")
     page.keyboard.type("speculative_config")
-    page.wait_for_selector(".md-search a[href*='coming-from']", timeout=10000)
+    page.wait_for_selector(".md-search a[href*='coming-from']", timeout=60_000)
     page.close()

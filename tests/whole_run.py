@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,15 @@ RUN_SUITE = Suite("some", "0" * 64, tuple(PROMPTS))
 TIMES = ("seconds", "decodings", "peak_memory_mib", "energy_j")
 
 
-def run(target: str, draft: str, out: Path, shard: tuple[int, int] = (1, 1)) -> None:
-    """A whole run, as the command does it; also in processes that are going to be killed."""
+def run(
+    target: str,
+    draft: str,
+    out: Path,
+    shard: tuple[int, int] = (1, 1),
+    held: Path | None = None,
+) -> None:
+    """A whole run, as the command does it; also in processes that are going to be killed, which
+    don't end while the file `held` is there."""
     import torch
 
     torch.set_num_threads(1)
@@ -49,6 +57,10 @@ def run(target: str, draft: str, out: Path, shard: tuple[int, int] = (1, 1)) -> 
         patch.setattr(costs, "_ARRAY_BYTES", 2**16)
         patch.setattr(costs, "WIDTHS", (1, 2))
         results = measure(Runner(plan), RUN_SUITE, RUN_SUITE.prompts, Samples(out), shard=shard)
+    for _ in range(6000):  # no longer than a minute, should nobody kill it
+        if held is None or not held.exists():
+            break
+        time.sleep(0.01)
     write_json(out / "results.json", results)
 
 

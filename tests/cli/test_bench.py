@@ -203,7 +203,8 @@ def test_how_the_target_runs(
     )
     assert found.exit_code == 0, found.output
     [results] = json.loads(found.stdout)
-    assert (results["target"]["dtype"], results["target"]["backend"]) == ("float64", "plain")
+    target = results["target"]
+    assert (target["dtype"], target["backend"], target["device"]) == ("float64", "plain", "cpu")
     [runner] = loaded
     assert (runner.context, threads) == (400, [1])
     plan = json.loads((out / "plan.json").read_text())

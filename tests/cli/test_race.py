@@ -39,6 +39,24 @@ def test_both_stand_side_by_side() -> None:
     assert "2 tokens · 1.50 s" in shown and "0.75 s" in shown
 
 
+def test_of_a_long_answer_the_end_is_shown() -> None:
+    """As it grows; through a pipe all of it."""
+    pieces = [f"line {i}\n" for i in range(60)] + ["The end."]
+    racers = [Written("drafts", pieces, [False] * 61, [0.01 * i for i in range(61)])]
+
+    def lines(console: Console) -> str:
+        shown: str = console.file.getvalue()  # type: ignore[attr-defined]
+        return shown
+
+    screen = Console(file=io.StringIO(), width=60, force_terminal=True, color_system=None)
+    screen.print(race.picture(racers, 1.0, coloured=True))
+    assert "The end." in lines(screen) and "line 0 " not in lines(screen)
+    assert len(lines(screen).splitlines()) == 18
+    pipe = Console(file=io.StringIO(), width=60)
+    race.show(pipe, racers)
+    assert "The end." in lines(pipe) and "line 0 " in lines(pipe)
+
+
 def test_drafts_are_green_where_there_are_colours() -> None:
     """Without them, as through a pipe, green would say nothing."""
     racers = [Written("drafts", ["so", " it"], [False, True], [0.0, 0.0])]

@@ -69,6 +69,13 @@ def test_command_with_a_run(folder: Path) -> None:
     """Rates and costs of a results.json; either can be replaced by entered numbers."""
     found = answer("--from results.json --method sps --batch-sizes 1")
     assert found["costs"] == "measured, tiny on a CPU"
+    record = json.loads((folder / "results.json").read_text())
+    record["environment"]["gpu"] = "a GPU"
+    for device, machine in (("cuda", "a GPU"), ("cpu", "a CPU")):
+        record["target"]["device"] = device
+        (folder / "results.json").write_text(json.dumps(record))
+        again = answer("--from results.json --method sps --batch-sizes 1")
+        assert again == {**found, "costs": f"measured, tiny on {machine}"}
     assert found["rows"][0]["speedup"] == pytest.approx(3.0 * 11 / (14 + 4 * 1 + 1))
     longer = answer("--from results.json --acceptance 0.5 --draft-length 1 --batch-sizes 1")
     assert longer["rows"][0]["speedup"] == pytest.approx(1.5 * 11 / (11 + 1))
@@ -97,6 +104,9 @@ def test_command_shows_a_table() -> None:
     done = CliRunner().invoke(app, ["--acceptance", "0.8", "--curve", "1:30,8:33"])
     assert done.exit_code == 0
     assert "Predicted" in done.output and "drafting free" in " ".join(done.output.split())
+    slow = CliRunner().invoke(app, ["--acceptance", "0", "--curve", "1:8280", "--other", "0.5"])
+    assert " 12,420.0 " in slow.output
+    assert "own work entered as 0.5 of a plain pass" in " ".join(slow.output.split())
 
 
 LINE = "--curve 1:30"
@@ -113,6 +123,9 @@ ROOF = "--parameters 7e9 --tflops 300"
         (f"{LINE} --acceptance 0.8 --batch-sizes 0", "at least 1"),
         (f"{LINE} --acceptance 0.8 --draft-cost -1", "shares of a pass"),
         (f"{LINE} --acceptance 0.8 --tflops 3", "not both"),
+        (f"{LINE} --acceptance 0.8 --draft-cost nan", "finite shares of a pass"),
+        (f"{LINE} --acceptance 0.8 --other inf", "finite shares of a pass"),
+        (f"--acceptance 0.8 {ROOF} --bandwidth-gb-s inf", "all of them finite"),
         (f"{LINE} --method sps", "which results.json"),
         ("--acceptance 0.8", "no cost curve"),
         (f"{LINE} --acceptance 0.8 --context 4096", "--context is of a roofline"),

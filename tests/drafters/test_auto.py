@@ -309,8 +309,11 @@ def test_predicted_tokens_are_no_cheap_pass(pair: Pair, monkeypatch: pytest.Monk
     assert timed and min(timed) > 8
 
 
-def test_a_shape_is_learned_from_a_tree_that_nothing_cut(pair: Pair) -> None:
+def test_a_shape_is_learned_from_a_tree_that_nothing_cut(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not from a short answer's, and again once all is forgotten."""
+    monkeypatch.setattr(auto_module, "perf_counter", lambda: 0.0)  # what it takes is not asked here
     costs = CostModel({1: 1.0, 64: 1.01}, {"mcsd": DraftCost(level=0.001)}, fixed=True)
     config = {"method": "auto:mcsd", "model": pair.draft, "costs": costs, "remember": False}
     drafter: Any = build(config).drafter

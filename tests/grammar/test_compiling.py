@@ -27,7 +27,7 @@ class Counting:
     def compile(self, form: StructuredOutputsParams) -> compiling.Start:
         self.asked.append(form.text)
         if form.text == "slow":
-            self.go.wait(5)
+            self.go.wait(60)
         if form.text == "wrong":
             raise ForetokenError("no such grammar")
         return START
@@ -52,15 +52,14 @@ def test_equal_grammars_are_compiled_once() -> None:
 
 def test_what_takes_too_long_fails_and_threads_stay_few() -> None:
     backend = Counting()
-    compiler = Compiler(lambda: backend, seconds=0.05)
-    before = threading.active_count()
+    compiler = Compiler(lambda: backend, seconds=1)
     late = [compiler.compile(form("slow")) for _ in range(3)]
     others = [compiler.compile(form(f"{n}")) for n in range(20)]
-    late[0].wait(0.1)
+    late[0].wait(1.1)
     assert late[0].settled
-    with pytest.raises(ForetokenError, match=r"within 0\.05 s"):
+    with pytest.raises(ForetokenError, match="within 1 s"):
         late[0].result()
-    assert threading.active_count() - before <= compiling.THREADS
+    assert len(compiler._threads) <= compiling.THREADS
     backend.go.set()
     others[-1].wait(5)
     assert others[-1].result() is START
@@ -71,7 +70,7 @@ class Endless(Counting):
 
     def compile(self, form: StructuredOutputsParams) -> compiling.Start:
         if not form.text.startswith("short"):
-            self.go.wait(30)
+            self.go.wait(60)
         return START
 
 
@@ -86,29 +85,28 @@ def test_grammars_that_never_end_keep_no_other_from_being_compiled() -> None:
     """Until there are too many of them, when the rest is refused at once; those that are compiled
     already are served, and where some of the endless ones end, all are again."""
     backend = Endless()
-    compiler = Compiler(lambda: backend, seconds=0.3)
-    before = threading.active_count()
+    compiler = Compiler(lambda: backend, seconds=2)
     for texts in ("ab", "cd", "ef"):
         late = [compiler.compile(form(text)) for text in texts]
         waiting = compiler.compile(form(f"short, beside {texts}"))
         for pending in late:
-            with pytest.raises(ForetokenError, match=r"within 0\.3 s"):
+            with pytest.raises(ForetokenError, match="within 2 s"):
                 settled(pending).result()
         if texts != "ef":
             assert settled(compiler.compile(form(f"short, after {texts}"))).result() is START
             waiting.wait(5)
             assert waiting.result() is START
-    assert threading.active_count() - before <= compiling.MOST_THREADS
+    assert len(compiler._threads) <= compiling.MOST_THREADS
     time.sleep(0.4)
     with pytest.raises(ForetokenError, match=r"6 grammars .* don't come to an end"):
         compiler.compile(form("short, too late"))
     assert compiler.compile(form("short, after ab")).result() is START
     backend.go.set()
     for _ in range(500):
-        if threading.active_count() - before == compiling.THREADS:
+        if len(compiler._threads) == compiling.THREADS:
             break
         time.sleep(0.01)
-    assert threading.active_count() - before == compiling.THREADS
+    assert len(compiler._threads) == compiling.THREADS
     assert settled(compiler.compile(form("short, again"))).result() is START
     assert compiler.compile(form("a")).result() is START
 

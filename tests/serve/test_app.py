@@ -38,7 +38,20 @@ def test_small_routes(http: httpx.Client) -> None:
     assert http.post("/ping").status_code == http.get("/ping").status_code == 200
     assert http.get("/version").json()["version"]
     assert http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}
+
+
+def test_the_prefix_cache_is_reset(http: httpx.Client) -> None:
+    """The prompt that was read last is read anew."""
+
+    def cached() -> int:
+        body = {"prompt": "again and again", "max_tokens": 2}
+        usage = http.post("/v1/completions", json=body).json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    cached()
+    assert cached() > 0
     assert http.post("/reset_prefix_cache").json() == {"success": True}
+    assert cached() == 0
 
 
 @pytest.mark.parametrize(

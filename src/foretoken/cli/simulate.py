@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import asdict, dataclass, replace
@@ -166,6 +167,7 @@ class _Costs:
         made, source = entered or _measured(measured, run, temperature)
         if self.other is not None:
             made = replace(made, other=self.other)
+            source += f", the engine's own work entered as {self.other:g} of a plain pass"
         if self.draft_cost is not None:
             share, target = self.draft_cost, made.target
             made = replace(made, draft=lambda batch, tokens: share * target(batch, tokens))
@@ -173,8 +175,8 @@ class _Costs:
         elif made.draft is None:
             _check_free(measured, run)
             source += ", drafting free"
-        if min(self.draft_cost or 0, made.other) < 0:
-            raise ForetokenError("--draft-cost and --other are shares of a pass, at least 0.")
+        if not all(0 <= share < math.inf for share in (self.draft_cost or 0, made.other)):
+            raise ForetokenError("--draft-cost and --other are finite shares of a pass, from 0 on.")
         return made, source
 
     def _entered(self) -> tuple[Machine, str] | None:
@@ -192,11 +194,11 @@ class _Costs:
         if not any(line):
             return None
         all_of_it = (*line, self.bytes_per_parameter, self.kv_bytes_per_token, self.context)
-        good = all(number is None or number >= 0 for number in all_of_it)
+        good = all(number is None or 0 <= number < math.inf for number in all_of_it)
         if not (good and self.parameters and self.bandwidth_gb_s and self.tflops):
             raise ForetokenError(
-                "A roofline needs --parameters, --bandwidth-gb-s and --tflops, all above 0, and no "
-                "other number below 0."
+                "A roofline needs --parameters, --bandwidth-gb-s and --tflops, all above 0, no "
+                "other number below 0, and all of them finite."
             )
         cost = roofline(
             self.parameters,
@@ -225,6 +227,7 @@ class _Costs:
 def _measured(measured: Results | None, run: Run | None, temperature: float) -> tuple[Machine, str]:
     from foretoken.bench.measure.ideal import machine
     from foretoken.bench.record import BASELINE
+    from foretoken.bench.report.wording import machine as where
 
     if measured is None or measured["costs"] is None:
         raise ForetokenError(
@@ -233,8 +236,8 @@ def _measured(measured: Results | None, run: Run | None, temperature: float) -> 
         )
     costs: Any = measured["costs"]
     plain = _run(measured, BASELINE, temperature)
-    where = f"{measured['target']['name']} on {measured['environment'].get('cpu')}"
-    return machine(costs, run["method"] if run else BASELINE, plain), f"measured, {where}"
+    source = f"measured, {measured['target']['name']} on {where(measured)}"
+    return machine(costs, run["method"] if run else BASELINE, plain), source
 
 
 def _check_free(measured: Results | None, run: Run | None) -> None:
@@ -382,7 +385,7 @@ def _show(rows: Rows, about: str, source: str) -> None:
             str(row.batch_size),
             _size(row),
             f"{row.tokens_per_step:.2f}",
-            f"{row.step_ms:.3g}",
+            f"{row.step_ms:,.1f}",
             f"{row.tokens_per_second:,.1f}",
             f"{row.speedup:.2f}",
             *then,

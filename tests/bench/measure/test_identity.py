@@ -10,6 +10,8 @@ import torch
 from foretoken import LLM, SamplingParams
 from foretoken.bench.measure import identity
 from foretoken.bench.measure.likelihood import log_likelihood
+from foretoken.draws import Purpose, stream_key, uniforms
+from foretoken.testing.models import logits_after
 from seq2seq_models import SOURCES
 from seq2seq_models import tiny as tiny_seq2seq
 
@@ -55,8 +57,12 @@ def test_margin_of_an_encoder_decoder(tmp_path: Path) -> None:
 
 
 def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
-    """Moving the distribution by less than the margin changes no token; the margin is below every
-    edge."""
-    params = SamplingParams(temperature=1.0, seed=5)
-    assert 0 < identity.margin_at(tiny, [4, 9, 2], params) < 0.5
+    """Of the tokens' intervals, from the number that draws the position's token."""
+    prompt, params = [4, 9, 2], SamplingParams(temperature=1.0, seed=5, max_tokens=1)
+    edges = logits_after(tiny.model, prompt).softmax(-1).cumsum(-1)
+    number = uniforms(torch.tensor(stream_key(5, 0)), torch.tensor(3), Purpose.TOKEN)
+    [out] = tiny.generate([prompt], params)
+    assert out.token_ids == [int((edges <= number).sum())]
+    margin = float((edges[:-1] - number).abs().min())
+    assert identity.margin_at(tiny, prompt, params) == pytest.approx(margin)
     assert not tiny.engine.busy

@@ -177,5 +177,5 @@ def test_wide_tables_scroll_by_keyboard(browser: Any, page_file: Path) -> None:
     region = page.locator(".wide").first
     region.focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('.wide').scrollLeft > 0", timeout=2000)
+    page.wait_for_function("document.querySelector('.wide').scrollLeft > 0", timeout=60_000)
     page.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 import synthetic
@@ -34,6 +36,19 @@ def test_marks_lie_where_their_numbers_are() -> None:
     assert [value(y) for y in (line.marks[0].low, line.marks[0].high) if y] == pytest.approx(ends)
     assert value(chart.one) == pytest.approx(1)
     assert abs(line.marks[0].x - chart.x_ticks[0][0]) < 15
+
+
+def test_labels_of_places_have_room() -> None:
+    """Of many positions not all are labelled; every one has its mark."""
+    part = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    for count, labelled in ((5, 5), (64, 13)):
+        for run in part["runs"]:
+            if run["method"] != "autoregressive":
+                run["acceptance_rate_per_position"] = [0.5] * count
+        [chart] = charts.each_position(part)
+        assert len(chart.lines[0].marks) == count and len(chart.x_ticks) == labelled
+        places = [place for place, _ in chart.x_ticks]
+        assert min(b - a for a, b in pairwise(places)) >= 20
 
 
 @pytest.mark.parametrize("end", [0.3, 1.0, 1.98, 2.0, 7.3, 100.0])

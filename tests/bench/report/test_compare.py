@@ -72,6 +72,17 @@ def test_slower_plain_decoding_counts_on_the_same_machine_only(
     assert "environment, cpu: Made-up CPU @ 2.10GHz → Another CPU" in compare(a, b).differences
 
 
+def test_slower_plain_decoding_counts_on_the_same_device_only(make: Make) -> None:
+    """One machine's GPU and CPU are two; a GPU that wasn't used makes no other machine."""
+    a, b = make("a"), make("b", autoregressive=1.2, pld=1.2)
+    for device, worse in (("cpu", True), ("cuda", False)):
+        for folder, own, gpu in ((a, "cpu", None), (b, device, "Made-up GPU")):
+            results = json.loads((folder / "results.json").read_text())
+            results["target"]["device"], results["environment"]["gpu"] = own, gpu
+            write_json(folder / "results.json", results)
+        assert change(a, b, "tokens/s", "autoregressive").regression == worse
+
+
 def test_a_method_that_fails_is_a_regression(make: Make) -> None:
     """On all prompts, so that no number is left to compare, or on some; and one that can't be run
     any more. One that was left out on purpose is none, nor is one that fails on fewer."""

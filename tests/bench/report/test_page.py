@@ -263,6 +263,32 @@ def test_cell_and_fence() -> None:
     assert fence("x") == "```" and fence("a ````` b") == "``````"
 
 
+def test_times_that_nobody_measured_are_not_shown(tmp_path: Path) -> None:
+    """A server's steps have no parts; where one method's have, only its are shown."""
+    record = synthetic.results(temperatures=(0.0,), sizes=(1,), server="http://127.0.0.1:8000")
+    for run in record["runs"]:
+        run["ms_per_step"] = {"draft": 0.0, "verify": 0.0, "other": 7.25}
+    write_report(synthetic.write(tmp_path, record))
+    assert "Where a step's time goes" not in page(tmp_path) and "7.25" not in page(tmp_path)
+    record["runs"][0]["ms_per_step"] = {"draft": 0.0, "verify": 3.5, "other": 0.25}
+    write_report(synthetic.write(tmp_path, record))
+    assert "<td>3.50</td>" in page(tmp_path) and "7.25" not in page(tmp_path)
+
+
+def test_pages_name_the_machine(tmp_path: Path) -> None:
+    """What the target ran on, whatever else is there; of a server what it was asked from."""
+    for target, said in (
+        ({"device": "cpu"}, "Made-up CPU @ 2.10GHz"),
+        ({"server": "http://127.0.0.1:8000"}, "asked from Made-up CPU @ 2.10GHz"),
+    ):
+        record = synthetic.results(temperatures=(0.0,), sizes=(1,), **target)
+        record["environment"]["gpu"] = "Made-up GPU"
+        write_report(synthetic.write(tmp_path, record))
+        assert f" · {said} · 2026" in page(tmp_path)
+        assert f"<dt>machine</dt><dd>{said}</dd>" in page(tmp_path)
+        assert f"- machine: {said}\n" in markdown(tmp_path)
+
+
 def test_a_server_that_tells_no_tokens_is_shown_by_its_text(tmp_path: Path) -> None:
     """Its answer has a text and a count, and neither tokens nor passes."""
     synthetic.write(tmp_path, synthetic.results(temperatures=(0.0,), sizes=(1,)))

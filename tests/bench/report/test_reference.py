@@ -74,6 +74,15 @@ def test_published_rows_stand_under_the_measured_ones() -> None:
     assert "arXiv:2401.07851" in found.note
 
 
+def test_measured_rows_name_the_device_that_was_used() -> None:
+    """Not every GPU that is there."""
+    part = synthetic.results(temperatures=(0.0,), sizes=(1,), device="cpu")
+    part["environment"]["gpu"] = "Made-up GPU"
+    found = published([part])
+    assert found is not None
+    assert found.groups[0].rows[0].detail == "float32, Made-up CPU @ 2.10GHz"
+
+
 def test_tasks_that_spec_bench_lacks_are_not_shown_as_its_own() -> None:
     """A measurement of other tasks has only its overall number next to the published rows."""
     part = synthetic.results(temperatures=(0.0,), sizes=(1,))

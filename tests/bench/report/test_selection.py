@@ -50,6 +50,20 @@ def test_a_winner_needs_evidence() -> None:
         best |= before  # type: ignore[typeddict-item]
 
 
+def test_what_is_beyond_doubt() -> None:
+    """Every exact method with the evidence, also where the fastest has none."""
+    part = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    names = ["sps", "token_recycling", "pld", "lookahead"]
+    assert [r["method"] for r in selection.beyond_doubt(part, Setting(0.0, 1))] == names
+    for run in part["runs"]:
+        if run["method"] == "sps":
+            run["speedup_ci95"] = [0.9, 3.0]
+        elif run["method"] == "pld":
+            run["prompts"] = 7
+    names = ["token_recycling", "lookahead"]
+    assert [r["method"] for r in selection.beyond_doubt(part, Setting(0.0, 1))] == names
+
+
 def test_the_target_with_most_to_say_comes_first() -> None:
     """The one with most prompts in compared runs; of equal ones the one with the larger gain."""
     few, many, more = (synthetic.results(name, sizes=(1,)) for name in ("a", "b", "c"))

@@ -36,8 +36,35 @@ def test_no_winner_without_evidence() -> None:
     assert "7 prompts are too few for a winner" in wording.headline(results)
     best["prompts"], best["speedup_ci95"] = 8, [0.99, 1.68]
     text = wording.headline(results)
+    assert "(sps) wrote 1.52 times" in text and "0.99–1.68), which isn't beyond doubt; " in text
+    assert "; token_recycling, prompt lookup (pld), " in text
+    assert "are faster beyond doubt. Approximate" in text
+    for run in results["runs"]:
+        if run["method"] != "pld":
+            run["speedup_ci95"] = [0.99, 1.68]
+    assert "; prompt lookup (pld) is faster beyond doubt." in wording.headline(results)
+    for run in results["runs"]:
+        run["speedup_ci95"] = [0.99, 1.68]
+    text = wording.headline(results)
     assert "nothing is faster than plain decoding beyond doubt" in text and "0.99–1.68" in text
     assert "fastest" not in text
+
+
+def test_the_machine() -> None:
+    """The device that the target ran on, where the record names it; of a server what asked it."""
+    results = synthetic.results()
+    known, cpu = results["environment"], "Made-up CPU @ 2.10GHz"
+    assert wording.machine(results) == cpu
+    known["gpu"] = "Made-up GPU"
+    assert wording.machine(results) == "Made-up GPU"
+    for device, name in (("cpu", cpu), ("cuda", "Made-up GPU")):
+        results["target"]["device"] = device
+        assert wording.machine(results) == name
+    server = synthetic.results(server="http://127.0.0.1:8000")
+    server["environment"]["gpu"] = "Made-up GPU"
+    assert wording.machine(server) == f"asked from {cpu}"
+    known.clear()
+    assert wording.machine(results) == "an unknown machine"
 
 
 def test_what_the_averages_are_of() -> None:

@@ -29,9 +29,10 @@ def test_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path, ki
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["foretoken.bench.run.session", "foretoken.bench.run.merge"])
     dice, size = random.Random(4), 0
+    (held := tmp_path / "held").touch()
     full = (whole / "samples.jsonl").stat().st_size
     for kill in range(kills):
-        child = context.Process(target=run, args=(*map(str, checkpoints), tmp_path))
+        child = context.Process(target=run, args=(*map(str, checkpoints), tmp_path, (1, 1), held))
         child.start()
         grown = full * (kill + dice.random()) / (kills + 1)
         while size <= grown and child.is_alive():
@@ -44,6 +45,7 @@ def test_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path, ki
         assert child.exitcode == -signal.SIGKILL and not (tmp_path / "results.json").exists()
         with (tmp_path / "samples.jsonl").open("ab") as file:
             file.write([b"", b'{"target": "ti', b"\0\0\0"][kill % 3])  # what a torn write may leave
+    held.unlink()
     run(str(checkpoints[0]), str(checkpoints[1]), tmp_path)
     assert lines(tmp_path) == lines(whole)
     mine, theirs = read_results(tmp_path / "results.json"), read_results(whole / "results.json")

@@ -130,6 +130,21 @@ def test_no_cell_has_a_first_method_of_its_own(
     assert all(set(found) == set(runner.labels) for found in firsts.values())
 
 
+def test_every_repeat_reads_its_prompt(checkpoints: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is quicker for what an earlier one has read."""
+    runner, cached = Runner(plan(checkpoints, repeats=2)), list[int]()
+    for llm in runner.llms.values():
+
+        def noted(*given: Any, generate: Any = llm.generate) -> Any:
+            outputs = generate(*given)
+            cached.extend(output.num_cached_tokens for output in outputs)
+            return outputs
+
+        monkeypatch.setattr(llm, "generate", noted)
+    runner.serve(unit(SUITE.prompts[1]))
+    assert cached == [0] * 2 * len(runner.labels)
+
+
 def test_methods_come_and_go(checkpoints: Pair) -> None:
     """One more on the same weights, or a reason; those that leave are closed."""
     runner = Runner(plan(checkpoints, methods={"pld": {"method": "pld"}}, lenient=True))

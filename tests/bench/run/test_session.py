@@ -8,10 +8,8 @@ import pytest
 
 from benchmarked import SUITE, Pair, plan
 from foretoken import ForetokenError
-from foretoken.bench.plan import (
-    Plan,
-)
-from foretoken.bench.record import BASELINE, read_results
+from foretoken.bench.plan import Plan, Unit
+from foretoken.bench.record import BASELINE, Answer, read_results
 from foretoken.bench.run.resume import Samples
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.run.session import measure
@@ -56,6 +54,27 @@ def test_a_small_measurement(checkpoints: Pair, tmp_path: Path) -> None:
         if run["method"] == BASELINE and run["tokens"]:
             assert run["speedup"] == 1 and run["mean_acceptance_length"] == 1
             assert run["draft_acceptance_rate"] is None
+
+
+def test_it_is_warmed_up_first(
+    checkpoints: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, and with the first prompt that is served."""
+    runner, done = Runner(plan(checkpoints, methods={})), list[str]()
+    serve, warm_up = runner.serve, runner.warm_up
+
+    def noted(unit: Unit) -> list[Answer]:
+        done.append("served")
+        return serve(unit)
+
+    def noted_first(prompt: Prompt) -> None:
+        done.append(prompt.id)
+        warm_up(prompt)
+
+    monkeypatch.setattr(runner, "serve", noted)
+    monkeypatch.setattr(runner, "warm_up", noted_first)
+    measure(runner, SUITE, SUITE.prompts[:2], Samples(tmp_path))
+    assert done == ["chat-1", *["served"] * 4]
 
 
 def test_a_budget_stops_after_a_block(checkpoints: Pair, tmp_path: Path) -> None:

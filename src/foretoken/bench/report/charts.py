@@ -17,6 +17,7 @@ WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 38, 10, 26, 36
 COLOURS, SHAPES = 8, 4
 _NUDGE = 5.0  # between the marks of different methods at one place
+_LABEL = 20.0  # room for a place's label
 
 
 @dataclass(frozen=True)
@@ -184,7 +185,8 @@ def _chart(
     *,
     one: bool = False,
 ) -> Chart | None:
-    """Places are evenly spaced, whatever their values; the top is a round number."""
+    """Places are evenly spaced, whatever their values, and labelled where there is room; the top is
+    a round number."""
     places = sorted({place for own in values.values() for place in own})
     if not places:
         return None
@@ -200,7 +202,7 @@ def _chart(
         title,
         across,
         up,
-        tuple((x[place], f"{place:g}") for place in places),
+        tuple((x[place], f"{place:g}") for place in places[:: math.ceil(_LABEL / gap)]),
         tuple((_up(value, ticks[-1]), f"{value:g}") for value in ticks),
         tuple(lines),
         _up(1, ticks[-1]) if one else None,

@@ -21,7 +21,7 @@ from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
 from foretoken.bench.report.samples import each_answer
 
 LEVEL = 0.05
-_MACHINE = ("cpu", "gpu", "cores", "threads")
+_MACHINE = ("cpu", "cores", "threads")
 _RECORDED: dict[str, Callable[[Run], float | None]] = {
     "speedup": lambda run: run["speedup"],
     "mean acceptance length": lambda run: run["mean_acceptance_length"],
@@ -171,7 +171,7 @@ def _changes(
     """Speed, acceptance and sameness of one method."""
     one_machine = all(
         part["environment"].get(k) == other_part["environment"].get(k) for k in _MACHINE
-    )
+    ) and wording.machine(part) == wording.machine(other_part)
     who = wording.short_title(part), run["method"], run["temperature"], run["batch_size"]
     counting = {"speedup": True, "mean acceptance length": False}
     changes = []

@@ -68,7 +68,8 @@ def writers(results: Seq[Results], samples: Seq[Sample]) -> list[str]:
 
 def longest_step(results: Results) -> float:
     """Milliseconds at the right end of the bars of a step."""
-    return max((sum(run["ms_per_step"].values()) for run in results["runs"]), default=1.0) or 1.0
+    every = [run["ms_per_step"] for run in results["runs"]]
+    return max((sum(ms.values()) for ms in every if ms["verify"]), default=1.0)
 
 
 def cell(text: object) -> str:
@@ -111,6 +112,7 @@ def _environment() -> Environment:
         wording.coverage,
         wording.headline,
         wording.unfinished,
+        wording.machine,
         wording.spelled,
         wording.number,
         wording.times,

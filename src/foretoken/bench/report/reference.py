@@ -15,7 +15,7 @@ from typing import Any
 from foretoken.bench.record import BASELINE, Results, Run
 from foretoken.bench.report import selection
 from foretoken.bench.report.layout import NONE, Cell, Group, Head, Row, Table
-from foretoken.bench.report.wording import number, times
+from foretoken.bench.report.wording import machine, number, times
 from foretoken.files import read_json
 
 _FOLDER = Path(__file__).parent / "published"
@@ -53,7 +53,6 @@ def _machine(table: dict[str, Any]) -> str:
 
 def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
     scores, by_task = run["spec_bench"], run["by_task"]
-    machine = part["environment"].get("gpu") or part["environment"].get("cpu") or "this machine"
     cells = [
         "measured here",
         *(times(by_task[t]["spec_bench"]["speedup"]) if t in by_task else NONE for t in tasks),
@@ -61,7 +60,7 @@ def _measured(part: Results, run: Run, tasks: Seq[str]) -> Row:
         number(scores["mean_accepted_tokens"]),
     ]
     name = f"{run['method']}, {part['target']['name']}"
-    where = f"{part['target']['dtype']}, {machine}"
+    where = f"{part['target']['dtype']}, {machine(part)}"
     figures = tuple(Cell(text, strong=text != NONE) for text in cells)
     return Row(name, figures, run["method"], where)
 

@@ -76,13 +76,23 @@ def fastest(results: Results, setting: Setting) -> Run | None:
     return max(candidates, key=lambda run: run["speedup"] or 0.0, default=None)
 
 
+def beyond_doubt(results: Results, setting: Setting) -> list[Run]:
+    """The runs of a setting that keep the target's text or distribution, answered `LEAST_PROMPTS`
+    or more, and whose interval lies above 1."""
+    return [
+        run
+        for run in drafting_runs(results, setting)
+        if not approximate(run)
+        and run["prompts"] >= LEAST_PROMPTS
+        and (run["speedup_ci95"] or [0.0])[0] > 1
+    ]
+
+
 def winner(results: Results, setting: Setting) -> Run | None:
-    """The fastest run of a setting, where `LEAST_PROMPTS` or more were answered and its interval
-    lies above 1; only such a run is ever called the fastest, or printed in bold."""
+    """The fastest run of a setting, where it is so `beyond_doubt`; only such a run is ever called
+    the fastest, or printed in bold."""
     run = fastest(results, setting)
-    if run is None or run["prompts"] < LEAST_PROMPTS:
-        return None
-    return run if (run["speedup_ci95"] or [0.0])[0] > 1 else None
+    return run if run in beyond_doubt(results, setting) else None
 
 
 def telling_first(results: Seq[Results]) -> list[Results]:

@@ -12,6 +12,7 @@ from foretoken.bench.report.selection import (
     LEAST_PROMPTS,
     Setting,
     approximate,
+    beyond_doubt,
     fastest,
     method_order,
     runs_at,
@@ -178,6 +179,15 @@ def weights(target: Target) -> str:
     return narrow.get(backend.rpartition("+")[2], target["dtype"])
 
 
+def machine(results: Results) -> str:
+    """What the target ran on; of a server, which doesn't tell, what it was asked from. A record
+    without a device is taken to be of the GPU, where there was one."""
+    known, target = results["environment"], results["target"]
+    on_gpu = "server" not in target and target.get("device") != "cpu"
+    name = (on_gpu and known.get("gpu")) or known.get("cpu") or "an unknown machine"
+    return f"{'asked from ' * ('server' in target)}{name}"
+
+
 def unfinished(results: Results) -> str:
     """ "Unfinished: 12 of 80 prompts."; nothing for a run that is finished."""
     suite = results["suite"]
@@ -216,7 +226,7 @@ def coverage(results: Results) -> str:
 
 def headline(results: Results) -> str:
     """What drafting gains at the lowest temperature and batch size, in one sentence. The fastest
-    method is only called so where it is the `winner`."""
+    method is only called so where it is the `winner`; else those `beyond_doubt` are named."""
     setting = min(settings(results), default=Setting(0.0, 1))
     run = fastest(results, setting)
     if run is None or run["speedup"] is None:
@@ -224,20 +234,28 @@ def headline(results: Results) -> str:
     at, name, ends = setting_text(setting, results), spelled(run["method"]), interval(run)
     gain = f"{run['speedup']:.2f} times as many tokens a second as plain decoding"
     gain += f" (95 % interval {ends})" if ends != NONE else ""
+    surer = beyond_doubt(results, setting)
     if winner(results, setting) is not None:
         same = run["identical_to_autoregressive"]
         text = f"At {at}, {name} is the fastest: {gain}"
         if same is not None:
             text += f", with the same tokens on {same['identical']} of {same['prompts']} prompts"
-        text += "."
     elif run["prompts"] < LEAST_PROMPTS:
         few = count(run["prompts"], "prompt")
         text = f"At {at}, {few} {'is' if run['prompts'] == 1 else 'are'} too few for a winner: "
-        text += f"{name} wrote {gain}."
+        text += f"{name} wrote {gain}{_surer(surer)}"
+    elif surer:
+        text = f"At {at}, {name} wrote {gain}, which isn't beyond doubt{_surer(surer)}"
     else:
-        text = f"At {at}, nothing is faster than plain decoding beyond doubt: {name} wrote {gain}."
+        text = f"At {at}, nothing is faster than plain decoding beyond doubt: {name} wrote {gain}"
     aside = any(approximate(other) for other in runs_at(results, setting))
-    return f"{text}{' Approximate methods are left aside.' * aside}"
+    return f"{text}.{' Approximate methods are left aside.' * aside}"
+
+
+def _surer(runs: Seq[Run]) -> str:
+    """The methods that are faster beyond doubt, after one that isn't."""
+    names = ", ".join(spelled(run["method"]) for run in runs)
+    return f"; {names} {'is' if len(runs) == 1 else 'are'} faster beyond doubt" if runs else ""
 
 
 def words(method: str) -> str:

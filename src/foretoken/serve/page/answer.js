@@ -168,6 +168,10 @@ function verdict(plain, run) {
     parts.push(plain.text === run.text ? "The same text, to the last character." :
       `The texts differ from character ${at + 1} on. A lossless method that draws its drafts keeps the distribution, not the text; at temperature 0 it keeps the text, but for near ties that are rounded apart.`);
   }
-  if (slow.speed && fast.speed) parts.push(`${(fast.speed / slow.speed).toFixed(2)} × the tokens/s of plain decoding; each wrote alone, one after the other.`);
+  if (slow.speed && fast.speed) {
+    parts.push(`${(fast.speed / slow.speed).toFixed(2)} × the tokens/s of plain decoding, one after the other.`,
+      "Plain decoding wrote last and may have found the prompt in the cache, so the times to the first block can't be compared.",
+      "Methods that remember earlier outputs (suffix, auto) draft an answer that was written before from memory: race a new prompt.");
+  }
   return make("p", { className: "verdict", role: "status", textContent: parts.join(" ") });
 }

@@ -1,45 +1,62 @@
 // Conversations as trees of messages, kept in the browser. An edit or another answer is a sibling.
 
-const STORE = "foretoken.conversations";
+const STORE = "foretoken.conversation."; // with an id: each has its own place, as tabs save beside each other
 const SETTINGS = "foretoken.settings";
 
 function stored(key, otherwise) {
   try { return JSON.parse(localStorage.getItem(key)) ?? otherwise; } catch { return otherwise; }
 }
 
+// All that are stored, the oldest first. An answer that was being written has been stopped.
+function storedConversations() {
+  let keys = [];
+  try { keys = Object.keys(localStorage).filter((key) => key.startsWith(STORE)); } catch { /* the browser keeps nothing */ }
+  const found = keys.map((key) => stored(key, null)).filter(Boolean).sort((one, other) => one.made - other.made);
+  for (const { run, plain } of found.flatMap(({ nodes }) => nodes)) {
+    for (const own of [run, plain]) if (own?.finish === null) own.finish = "stopped";
+  }
+  return found;
+}
+
 class Conversations {
   constructor(tell) {
     this.tell = tell; // what the user is told where the browser keeps nothing
-    this.all = stored(STORE, []);
+    this.all = storedConversations();
     this.current = this.all.at(-1) ?? this.fresh();
   }
 
   fresh() {
     const empty = this.all.find((one) => !one.nodes.length);
-    this.current = empty ?? { id: crypto.randomUUID?.() ?? String(Math.random()), title: "New conversation", nodes: [], leaf: null };
+    this.current = empty ?? { id: crypto.randomUUID?.() ?? String(Math.random()), made: Date.now(), title: "New conversation", nodes: [], leaf: null };
     if (!empty) this.all.push(this.current);
     return this.current;
   }
 
-  remove(id) {
-    this.all = this.all.filter((one) => one.id !== id);
-    if (this.current.id === id) this.current = this.all.at(-1) ?? this.fresh();
-    this.save();
+  // Another tab's conversation as it is now; null: it is deleted.
+  replace(id, one) {
+    this.all = [...this.all.filter((other) => other.id !== id), ...(one ? [one] : [])].sort((some, other) => some.made - other.made);
+    if (this.current.id === id) this.current = one ?? this.all.at(-1) ?? this.fresh();
   }
 
+  remove(id) {
+    try { localStorage.removeItem(STORE + id); } catch { /* it wasn't kept */ }
+    this.replace(id, null);
+  }
+
+  // Store the conversation that is shown.
   save() {
     let dropped = 0;
     for (;;) {
       try {
-        localStorage.setItem(STORE, JSON.stringify(this.all.filter((one) => one.nodes.length)));
+        localStorage.setItem(STORE + this.current.id, JSON.stringify(this.current));
         break;
       } catch (error) {
-        const oldest = this.all.findIndex((one) => one !== this.current && one.nodes.length);
-        if (error.name !== "QuotaExceededError" || oldest < 0) {
+        const oldest = this.all.find((one) => one !== this.current && one.nodes.length);
+        if (error.name !== "QuotaExceededError" || !oldest) {
           this.tell("The browser keeps no conversations; this one ends with the page.");
           return;
         }
-        this.all.splice(oldest, 1);
+        this.remove(oldest.id);
         dropped++;
       }
     }

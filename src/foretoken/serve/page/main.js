@@ -6,7 +6,7 @@ const tell = (told) => { at("notice").textContent = told; };
 const conversations = new Conversations(tell);
 const settings = { tint: true, ...stored(SETTINGS, {}) };
 let model = null; // its card
-let running = null; // {node, abort} while an answer is written
+let running = null; // {node, abort, keep} while an answer is written; keep() saves it so far
 let replaying = 0;
 
 // Shown messages
@@ -47,24 +47,37 @@ function actions(node) {
   if (node.role === "user") made.append(button("Edit", () => edit(node)));
   else {
     made.append(button("Regenerate", () => regenerate(node)));
-    made.append(button("Copy", () => navigator.clipboard?.writeText(node.content).then(() => tell("Copied."), () => tell("The browser doesn't let the page copy."))));
+    made.append(button("Copy", () => copy(node.content)));
     if (node.plain) made.append(button("Replay", () => replay(node)));
   }
   return made;
 }
 
-function render() {
-  unpoint(tip);
-  replaying++;
-  log.replaceChildren(...conversations.path().map(articleOf));
-  log.scrollTop = log.scrollHeight;
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    tell("Copied.");
+  } catch { // without a secure context there is no clipboard
+    tell(isSecureContext ? "The browser doesn't let the page copy." : "Browsers let pages copy over https and from this machine only; select the text instead.");
+  }
+}
+
+function list() {
   at("conversations").replaceChildren(...conversations.all.toReversed().map((one) => {
-    const open = make("button", { type: "button", textContent: one.title, disabled: running !== null, onclick: () => { conversations.current = one; close(); render(); } });
+    const open = make("button", { type: "button", textContent: one.title, disabled: running !== null, onclick: () => { unedit(); conversations.current = one; close(); render(); } });
     if (one === conversations.current) open.setAttribute("aria-current", "true");
-    const remove = make("button", { type: "button", textContent: "×", disabled: running !== null, onclick: () => { conversations.remove(one.id); render(); } });
+    const remove = make("button", { type: "button", textContent: "×", disabled: running !== null, onclick: () => { unedit(); conversations.remove(one.id); render(); } });
     remove.setAttribute("aria-label", `Delete ${one.title}`);
     return make("li", {}, open, remove);
   }));
+}
+
+function render() {
+  unpoint(tip);
+  replaying++;
+  list(); // before the log: a conversation that can't be shown can be left and deleted
+  log.replaceChildren(...conversations.path().map(articleOf));
+  log.scrollTop = log.scrollHeight;
   at("stop").hidden = running === null;
   at("send").disabled = running !== null || model === null;
   at("fresh").disabled = running !== null;
@@ -96,16 +109,22 @@ async function write(parent) {
   const node = conversations.add(parent, { role: "assistant", content: "", run: race || at("method").value !== "plain" ? drafting : plain });
   if (race) node.plain = plain;
   const abort = new AbortController();
-  running = { node, abort };
+  const keep = () => {
+    node.content = node.run.text || node.plain?.text || "";
+    conversations.save();
+  };
+  running = { node, abort, keep };
   tell("");
-  conversations.save();
+  keep();
   render();
-  for (const run of race ? [plain, node.run] : [node.run]) {
-    if (!abort.signal.aborted) await answer(run, bodyOf(parent, run), settings.key, abort.signal, () => grown(node));
+  const keeping = setInterval(keep, 1000);
+  // The method first: those that remember outputs would copy plain decoding's.
+  for (const run of race ? [node.run, plain] : [node.run]) {
+    await answer(run, bodyOf(parent, run), settings.key, abort.signal, () => grown(node));
   }
-  node.content = node.run.text;
+  clearInterval(keeping);
   running = null;
-  conversations.save();
+  keep();
   render();
 }
 
@@ -113,7 +132,7 @@ let drawn = false;
 function grown(node) {
   if (drawn) return;
   drawn = true;
-  requestAnimationFrame(() => {
+  setTimeout(() => { // the whole answer is drawn anew, so not for each block
     drawn = false;
     const article = log.querySelector(`[data-node="${node.id}"]`);
     if (running?.node !== node || !article) return;
@@ -121,7 +140,7 @@ function grown(node) {
     unpoint(tip);
     fill(article, node);
     if (follows) log.scrollTop = log.scrollHeight;
-  });
+  }, 200);
 }
 
 function send() {
@@ -129,6 +148,10 @@ function send() {
   if (!content || running || !model) return;
   const replaces = said.dataset.replaces;
   const parent = replaces === undefined ? conversations.current.leaf : conversations.get(Number(replaces)).parent;
+  if (parent !== null && !conversations.get(parent).content) {
+    tell("No message can follow an empty answer: regenerate that, or edit the message before it.");
+    return;
+  }
   said.value = "";
   delete said.dataset.replaces;
   write(conversations.add(parent, { role: "user", content }).id);
@@ -139,6 +162,14 @@ function edit(node) {
   said.dataset.replaces = node.id;
   tell("Sending makes a branch beside the edited message; Esc keeps it as it was.");
   said.focus();
+}
+
+// The edited message stays as it was.
+function unedit() {
+  if (said.dataset.replaces === undefined) return;
+  delete said.dataset.replaces;
+  said.value = "";
+  tell("");
 }
 
 const regenerate = (node) => write(node.parent);
@@ -170,6 +201,7 @@ function close() {
 
 function fresh() {
   if (running) return;
+  unedit();
   conversations.fresh();
   close();
   render();
@@ -178,7 +210,7 @@ function fresh() {
 
 function escape() {
   if (running) running.abort.abort();
-  else if (said.dataset.replaces !== undefined) { delete said.dataset.replaces; said.value = ""; tell(""); }
+  else unedit();
   unpoint(tip);
 }
 
@@ -225,6 +257,22 @@ at("stop").addEventListener("click", escape);
 at("fresh").addEventListener("click", fresh);
 at("set").addEventListener("click", shortcuts.KeyS);
 at("menu").addEventListener("click", () => at("menu").setAttribute("aria-expanded", at("side").classList.toggle("open")));
+
+addEventListener("pagehide", () => {
+  running?.abort.abort(); // stopped, rather than lost with the connection
+  running?.keep();
+});
+
+// Another tab saved or deleted a conversation. What is being written here is saved over it.
+addEventListener("storage", ({ key, newValue }) => {
+  if (!key?.startsWith(STORE)) return;
+  const id = key.slice(STORE.length), open = conversations.current.id === id;
+  if (open && running) return;
+  if (open && newValue === null) unedit();
+  conversations.replace(id, JSON.parse(newValue));
+  if (open) render();
+  else list();
+});
 
 for (const field of document.querySelectorAll("[data-set]")) {
   const name = field.dataset.set, kept = settings[name];

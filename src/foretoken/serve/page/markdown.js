@@ -11,11 +11,12 @@ const INLINE = [
   [/(?<!\w)_(?=[^\s_])([^_]{1,2000}?)_(?!\w)/y, "em"],
   [/\[([^\]\n]{1,500})\]\((https?:\/\/[^\s)]{1,2000})\)/y, "a"],
 ];
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*[\w+#.-]*\s*$/;
+const FENCE = /^ {0,3}(?:(`{3,})[^`]*|(~{3,}).*)$/;
 const HEADING = /^ {0,3}(#{1,6})\s+/;
 const RULE = /^ {0,3}([-*_])(?: *\1){2,} *$/;
 const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( {0,3})([-*+]|\d{1,9}[.)])( +|$)/;
+const DEEPEST = 50; // quotes and lists in each other; what is deeper stays text
 const DIVIDER = /^ *\|? *:?-+:? *(?:\| *:?-+:? *)*\|? *$/;
 
 function markdown(source, leaf) {
@@ -79,7 +80,11 @@ function markdown(source, leaf) {
   const element = (name, lines) => inline(document.createElement(name), joined(lines));
   const begins = (text) => [FENCE, HEADING, RULE, QUOTE, ITEM].some((pattern) => pattern.test(text));
 
-  function blocks(into, lines) {
+  function blocks(into, lines, depth) {
+    if (depth > DEEPEST) {
+      into.append(element("p", lines));
+      return into;
+    }
     for (let i = 0; i < lines.length;) {
       const { text } = lines[i];
       if (!text.trim()) i++;
@@ -88,8 +93,8 @@ function markdown(source, leaf) {
         const [all, marks] = HEADING.exec(text);
         into.append(element(`h${Math.min(6, marks.length + 1)}`, [cut(lines[i++], all.length)]));
       } else if (RULE.test(text)) { into.append(document.createElement("hr")); i++; }
-      else if (QUOTE.test(text)) i = quote(into, lines, i);
-      else if (ITEM.test(text)) i = list(into, lines, i);
+      else if (QUOTE.test(text)) i = quote(into, lines, i, depth);
+      else if (ITEM.test(text)) i = list(into, lines, i, depth);
       else if (text.includes("|") && i + 1 < lines.length && lines[i + 1].text.includes("-") && DIVIDER.test(lines[i + 1].text)) i = table(into, lines, i);
       else {
         const first = i++;
@@ -101,7 +106,7 @@ function markdown(source, leaf) {
   }
 
   function fence(into, lines, i) {
-    const mark = FENCE.exec(lines[i].text)[1];
+    const [, ticks, waves] = FENCE.exec(lines[i].text), mark = ticks ?? waves;
     const first = ++i;
     while (i < lines.length && !(lines[i].text.trim().startsWith(mark) && /^[`~]+$/.test(lines[i].text.trim()))) i++;
     const code = document.createElement("code");
@@ -113,14 +118,14 @@ function markdown(source, leaf) {
     return i + 1;
   }
 
-  function quote(into, lines, i) {
+  function quote(into, lines, i, depth) {
     const inside = [];
     for (; i < lines.length && QUOTE.test(lines[i].text); i++) inside.push(cut(lines[i], QUOTE.exec(lines[i].text)[0].length));
-    into.append(blocks(document.createElement("blockquote"), inside));
+    into.append(blocks(document.createElement("blockquote"), inside, depth + 1));
     return i;
   }
 
-  function list(into, lines, i) {
+  function list(into, lines, i, depth) {
     const ordered = /\d/.test(ITEM.exec(lines[i].text)[2]);
     const made = document.createElement(ordered ? "ol" : "ul");
     if (ordered) made.start = parseInt(ITEM.exec(lines[i].text)[2], 10);
@@ -138,7 +143,7 @@ function markdown(source, leaf) {
         else if (!begins(text) && inside.at(-1).text.trim()) inside.push(lines[i]);
         else break;
       }
-      const item = blocks(document.createElement("li"), inside);
+      const item = blocks(document.createElement("li"), inside, depth + 1);
       if (item.firstElementChild?.tagName === "P") item.firstElementChild.replaceWith(...item.firstElementChild.childNodes);
       made.append(item);
       while (i < lines.length && !lines[i].text.trim() && ITEM.test(lines[i + 1]?.text ?? "")) i++;
@@ -180,5 +185,5 @@ function markdown(source, leaf) {
     lines.push(line(source.slice(at, end), at));
     at = end + 1;
   }
-  return blocks(document.createDocumentFragment(), lines);
+  return blocks(document.createDocumentFragment(), lines, 0);
 }
