@@ -171,7 +171,7 @@ function verdict(plain, run) {
   if (slow.speed && fast.speed) {
     parts.push(`${(fast.speed / slow.speed).toFixed(2)} × the tokens/s of plain decoding, one after the other.`,
       "Plain decoding wrote last and may have found the prompt in the cache, so the times to the first block can't be compared.",
-      "Methods that remember earlier outputs (suffix, auto) draft an answer that was written before from memory: race a new prompt.");
+      "Methods that remember earlier outputs (such as suffix and auto) draft an answer that was written before from memory: race a new prompt.");
   }
   return make("p", { className: "verdict", role: "status", textContent: parts.join(" ") });
 }
