@@ -194,11 +194,27 @@ def test_the_whole_file_is_shown_once_it_is_answered() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_what_a_stall_leaves_out_is_said(name: str) -> None:
     """Under each table that shows a cell with such answers, and nowhere else."""
-    made = PAGES[name](changed(lambda cell: {"stalled": [{"turn": 0}], "rounds": 2}))
+    once = {"stalled": [{"turn": 0, "round": 1}], "rounds": 2, "speed_rounds": [1, 2]}
+    made = PAGES[name](changed(lambda cell: once))
     count = {"screen": 48, "trained": 120}.get(name, 180)
     assert f"eft out of every method's speed, as the machine stood still: 1 of {count} ans" in made
     assert ("stood still: 1 of the batches' turns" in made) == (name == "batches")
     assert "stood still" not in PAGES[name](changed(lambda cell: {"stalled": []}))
+
+
+def test_other_engines_stalls_are_of_their_rounds() -> None:
+    """What stalled in a round without them left nothing out of their speeds."""
+    found = [{"turn": 0, "round": number} for number in (1, 2, 2)]
+    once = {"stalled": found, "rounds": 2, "speed_rounds": [1]}
+    made = beside.everywhere(changed(lambda cell: once))
+    assert "stood still: 1 of 90 answers" in made and "of 180 answers" not in made
+
+
+def test_why_there_are_no_ideals() -> None:
+    why = {"rows": ["pld"], "round": 1, "timed_ms": 3.0, "plain_ms": 4.0}
+    made = stages.trained(changed(lambda cell: {"not_judged": [why]}))
+    assert "took 3.00 ms in round 1, where plain decoding's took 4.00." in made
+    assert "no ideals" not in stages.trained(changed(lambda cell: {"not_judged": []}))
 
 
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "peers"])

@@ -207,7 +207,10 @@ def _group(cells: Sequence[Record]) -> str:
 
 
 def _left_out(cell: Record) -> str:
-    said = stalled(cell)
+    """Of the rounds in which other engines stood beside ours."""
+    of = cell.get("speed_rounds", range(1, cell["rounds"] + 1))
+    shared = [one for one in cell.get("stalled", ()) if one["round"] in of]
+    said = stalled({**cell, "stalled": shared, "rounds": len(of)})
     return f"Beside {', '.join(of_cells([cell]))}: {said}." if said else ""
 
 

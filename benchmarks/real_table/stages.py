@@ -111,7 +111,17 @@ def _trained(cell: Record) -> str:
         cell["rows"], key=lambda row: -(row["tokens_per_second"] or 0.0)
     )
     lines = [[named(row), *_at_a_temperature(row)] for row in rows]
-    return paragraphs(heading, markdown(_HEAD, lines))
+    return paragraphs(heading, markdown(_HEAD, lines), _not_judged(cell))
+
+
+def _not_judged(cell: Record) -> str:
+    """Why rows have no ideal."""
+    why = [
+        f"a pass timed by itself took {one['timed_ms']:.2f} ms in round {one['round']}, where plain "
+        f"decoding's took {one['plain_ms']:.2f}"
+        for one in cell.get("not_judged", ())
+    ]
+    return f"There are [no ideals](metrics.md#real-models): {'; '.join(why)}." if why else ""
 
 
 def _cards(about: Record) -> str:

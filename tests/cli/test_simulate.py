@@ -106,6 +106,8 @@ def test_command_shows_a_table() -> None:
     assert "Predicted" in done.output and "drafting free" in " ".join(done.output.split())
     slow = CliRunner().invoke(app, ["--acceptance", "0", "--curve", "1:8280", "--other", "0.5"])
     assert " 12,420.0 " in slow.output
+    fast = CliRunner().invoke(app, ["--acceptance", "0", "--curve", "1:0.0403"])
+    assert " 0.0403 " in fast.output
     assert "own work entered as 0.5 of a plain pass" in " ".join(slow.output.split())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from random import Random
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 import pytest
@@ -69,6 +69,17 @@ def test_parts_of_gbnf_that_are_others_in_lark(gbnf: str, fits: str, not_so: str
     for text, fit in ((fits, True), (not_so, False)):
         matcher = Guidance(tokenizer(), VOCAB, EOS).compile(StructuredOutputsParams(grammar=gbnf))()
         assert (all(matcher.accept(token) for token in ids(text)) and matcher.complete) is fit
+
+
+def test_long_grammars_are_read_at_once() -> None:
+    """Those with a class or a text that is never closed too: everybody waits meanwhile."""
+    backend, began = Guidance(tokenizer(), VOCAB, EOS), process_time()
+    for part in ("[", '["'):
+        gbnf = "root ::= " + part * 50_000
+        with pytest.raises(ForetokenError, match="grammar of structured_outputs can't be used"):
+            backend.compile(StructuredOutputsParams(grammar=gbnf))
+    backend.compile(StructuredOutputsParams(grammar="\n" * 50_000 + 'root ::= "a"'))
+    assert process_time() - began < 5
 
 
 def test_lark_is_read_as_it_is() -> None:

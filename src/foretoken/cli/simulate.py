@@ -385,7 +385,7 @@ def _show(rows: Rows, about: str, source: str) -> None:
             str(row.batch_size),
             _size(row),
             f"{row.tokens_per_step:.2f}",
-            f"{row.step_ms:,.1f}",
+            f"{row.step_ms:{'.3g' if row.step_ms < 100 else ',.1f'}}",
             f"{row.tokens_per_second:,.1f}",
             f"{row.speedup:.2f}",
             *then,

@@ -18,8 +18,9 @@ _HEX = "[0-9a-fA-F]"
 _NUMBERS = f"x({_HEX}{{2}})|u({_HEX}{{4}})|U({_HEX}{{8}})"
 _ESCAPE = re.compile(rf"\\(?:{_NUMBERS}|([\[\]])|.)", re.DOTALL)  # of GBNF
 _PASSED = re.compile(r"\\(?:x(..)|.)")
-_ROOT = re.compile(r"^\s*root\s*::=", re.MULTILINE)
-_PARTS = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#[^\r\n]*|[\w-]+|\.', re.DOTALL)
+_ROOT = re.compile(r"^[^\S\n]*root\s*::=", re.MULTILINE)
+# What is never closed reaches to the end, or each opening one would be looked for there anew.
+_PARTS = re.compile(r'"(?:\\.|[^"\\])*"?|\[(?:\\.|[^\]\\])*\]?|#[^\r\n]*|[\w-]+|\.', re.DOTALL)
 _INSTEAD = {".": r"[\x00-\U0010ffff]", "start": "start-of-its-own"}
 """Parts of GBNF that would be something else in Lark's notation: there a dot is no line break, and
 the rule that all begins with has this name."""
