@@ -117,8 +117,8 @@ def _trained(cell: Record) -> str:
 def _not_judged(cell: Record) -> str:
     """Why rows have no ideal."""
     why = [
-        f"a pass timed by itself took {one['timed_ms']:.2f} ms in round {one['round']}, where plain "
-        f"decoding's took {one['plain_ms']:.2f}"
+        f"a pass timed by itself took {one['timed_ms']:.2f} ms in round {one['round']}, where "
+        f"plain decoding's took {one['plain_ms']:.2f}"
         for one in cell.get("not_judged", ())
     ]
     return f"There are [no ideals](metrics.md#real-models): {'; '.join(why)}." if why else ""
