@@ -39,6 +39,12 @@ LEARNING: dict[str, Mutant] = {
         "decay",
         ("trainable/test_eagle.py::test_the_loss_counts_states_of_the_same_text",),
     ),
+    "the last key that a part sees is left out": Mutant(
+        "foretoken.trainable.masked_attention:_seen",
+        "int(keys[-1]) + 1",
+        "int(keys[-1])",
+        ("trainable/test_masked_attention.py::test_attention_by_hand",),
+    ),
     "gradients that are none": Mutant(
         "foretoken.train.loop:_clip",
         "not math.isfinite(float(norm))",

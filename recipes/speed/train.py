@@ -37,6 +37,7 @@ from foretoken.train.frozen import FrozenTarget
 from foretoken.train.turns import fixed
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import chunked, kl_div
+from foretoken.trainable.packed_attention import Packed, attending
 
 WARM = 0.05  # of the time: the rate rises; then it falls to 0
 SAVE_EVERY = 60.0  # seconds
@@ -50,7 +51,9 @@ def cyclic(teacher: LlamaForCausalLM, cycle: int, cycles: int) -> LlamaForCausal
     student = LlamaForCausalLM(config)
     student.load_state_dict(teacher.state_dict(), strict=False)
     places = [round(i * (len(old) - 1) / max(1, cycle - 1)) for i in range(cycle)]
-    own = [copy.deepcopy(old[place]) for place in places]
+    own = student.model.layers[:cycle]
+    for layer, place in zip(own, places, strict=True):
+        layer.load_state_dict(old[place].state_dict())
     student.model.layers = nn.ModuleList([own[i % cycle] for i in range(cycle * cycles)])
     return student.train()
 
@@ -58,13 +61,14 @@ def cyclic(teacher: LlamaForCausalLM, cycle: int, cycles: int) -> LlamaForCausal
 def loss_of(student: LlamaForCausalLM, lesson: Lesson, early: float) -> Tensor:
     """Forward KL after every cycle, a mean over places; `early`: weight of all but the last."""
     inner, cycle = student.model, getattr(student.config, CYCLE)
-    out = inner(
-        input_ids=lesson.tokens,
-        attention_mask=lesson.attention_mask[:, None],
-        position_ids=lesson.positions,
-        use_cache=False,
-        output_hidden_states=True,
-    )
+    with attending(inner):
+        out = inner(
+            input_ids=lesson.tokens,
+            position_ids=lesson.positions,
+            use_cache=False,
+            output_hidden_states=True,
+            among=Packed(lesson).attend,
+        )
     after = [
         inner.norm(out.hidden_states[i])
         for i in range(cycle, inner.config.num_hidden_layers, cycle)

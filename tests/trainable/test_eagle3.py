@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from foretoken import ForetokenError
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle3 import Eagle3Module, default_capture
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from lessons import packed, seeded
@@ -57,3 +59,10 @@ def test_every_layer_learns(small: Pair, records: Records) -> None:
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())
     assert module.decoder_layers == 3
     assert module.layers[2].self_attn.q_proj.weight.shape == (32, 32)
+
+
+@pytest.mark.parametrize("norms", [["fc_norm", "normbefore_fc"], "fc_norm"])
+def test_norms_that_there_are_not(small: Pair, norms: object) -> None:
+    """They would be left out without a word."""
+    with pytest.raises(ForetokenError, match="of the recipe doesn't fit: Unknown norm"):
+        Eagle3Module.from_shape(Facts.of(small.target), {"norms": norms}, "the recipe")

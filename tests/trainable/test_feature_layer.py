@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretoken import SamplingParams
 from foretoken.models.target import ModelTarget
@@ -17,7 +15,7 @@ from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
-from foretoken.trainable import feature_layer
+from foretoken.trainable import masked_attention
 from foretoken.trainable.eagle import EagleModule
 from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.trainable.lesson import Lesson
@@ -82,8 +80,9 @@ def test_scores_of_some_places_at_a_time(
     module = seeded(EagleModule, small, heads=2, kv_heads=1)
     lesson = lesson_of(small, records, [[0, 1], [2, 3]], 45)
     found = []
-    for scores in (2**24, 45 * 4 * 7, 1):
-        monkeypatch.setattr(feature_layer, "_SCORES", scores)
+    for numbers in (10**6, 45 * 4 * 7, 1):
+        monkeypatch.setattr(masked_attention, "_NUMBERS", numbers)
+        monkeypatch.setattr(masked_attention, "_QUERIES", 1)
         module.zero_grad()
         outputs = module.outputs(lesson, 3)
         outputs.square().sum().backward()
@@ -128,36 +127,3 @@ def scores_of(hidden: dict[int, torch.Tensor]) -> Scores:
     """Those of a prefill, which has states alone."""
     none = torch.empty(1, 0)
     return Scores(none, none, none, hidden)
-
-
-class LargestTensor(TorchDispatchMode):
-    """The bytes of the largest tensor that any operation wrote."""
-
-    mib = 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for written in found if isinstance(found, (tuple, list)) else (found,):
-            if isinstance(written, torch.Tensor):
-                self.mib = max(self.mib, written.nbytes / 2**20)
-        return found
-
-
-def test_long_texts_take_bounded_memory() -> None:
-    """Scores of 6,144 tokens with each other would take 288 MiB, several times."""
-    places, heads, width = 6144, 2, 8
-    q, *given = (torch.randn(1, places, heads, width, requires_grad=True) for _ in range(5))
-    visible = torch.ones(1, places, places, dtype=torch.bool).tril()
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with LargestTensor() as largest:
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            mixed = feature_layer._attend_unrolled(q, given[:2], given[2:], visible)
-        mixed.sum().backward()
-    assert largest.mib < 100  # also where a piece is computed again
-    assert sum(kept.values()) < 64 * 2**20  # what lies there between the two directions
-    assert q.grad is not None and q.grad.isfinite().all()

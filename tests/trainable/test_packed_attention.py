@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foretoken.models.hf.cache import windows
-from foretoken.trainable import packed_attention
+from foretoken.trainable import masked_attention, packed_attention
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.packed_attention import text_lengths
@@ -32,7 +32,7 @@ def by_masks(drafter: TrainedLM, lesson: Lesson) -> Tensor:
     apart = positions[:, :, None] - positions[:, None]
     for kind, window in windows(drafter.lm.config).items():
         near = apart < window if window else torch.ones_like(apart, dtype=torch.bool)
-        seen = (lesson.attention_mask & near)[:, None]
+        seen = (lesson.mask(slice(None)) & near)[:, None]
         masks[kind] = torch.zeros_like(seen, dtype=torch.float32).masked_fill_(~seen, -torch.inf)
     given: Any = masks if len(masks) > 1 else next(iter(masks.values()))
     states: Tensor = drafter.lm.base_model(
@@ -41,33 +41,34 @@ def by_masks(drafter: TrainedLM, lesson: Lesson) -> Tensor:
     return states
 
 
-@pytest.mark.parametrize("places", [3, 1024, None])
+@pytest.mark.parametrize("numbers", [3 * 20, 10**6, None])
 @pytest.mark.parametrize("family", ["llama", "mistral", "qwen3", "gemma2", "gemma3_text"])
 def test_states_are_those_of_masks(
     checkpoints: tuple[Path, Path],
     tmp_path: Path,
     family: str,
-    places: int | None,
+    numbers: int | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And so are their gradients: with windows, the soft cap of scores and padding, some places at
     a time or, as on a GPU, all by one mask; the model's own attention is what it was afterwards."""
-    if places is None:
+    if numbers is None:
         monkeypatch.setattr(packed_attention, "numbers_at_once", lambda device, few: 2**20)
     else:
-        monkeypatch.setattr(packed_attention, "_PLACES", places)
+        monkeypatch.setattr(masked_attention, "_NUMBERS", numbers)
+        monkeypatch.setattr(masked_attention, "_QUERIES", 1)
     lesson = random_lesson(checkpoints[0], 0.0)
     records = lesson.records.clone()
     records[1, 25:] = -1
     lesson = replace(lesson, records=records)
-    numbers: dict[str, Any] = {}
+    given: dict[str, Any] = {}
     if family in ("mistral", "gemma2", "gemma3_text"):
-        numbers["sliding_window"] = 4
+        given["sliding_window"] = 4
     if family.startswith("gemma"):
-        numbers["layer_types"] = ["sliding_attention", "full_attention"]
+        given["layer_types"] = ["sliding_attention", "full_attention"]
     if family == "gemma2":
-        numbers["attn_logit_softcapping"] = 0.5
-    drafter = TrainedLM(Facts(0, 97, 0), model=str(written(tmp_path, family, **numbers)))
+        given["attn_logit_softcapping"] = 0.5
+    drafter = TrainedLM(Facts(0, 97, 0), model=str(written(tmp_path, family, **given)))
     before, found = drafter.lm.config._attn_implementation, []
     for states in (drafter.states(lesson), by_masks(drafter, lesson)):
         drafter.zero_grad()
@@ -88,5 +89,5 @@ def test_nothing_is_for_all_pairs_of_places(
     """A training has no mask, whose memory grows with the square of a row's length."""
     lesson = random_lesson(checkpoints[0], 0.0)
     drafter = TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1]))
-    monkeypatch.setattr(Lesson, "attention_mask", None)
+    monkeypatch.setattr(Lesson, "mask", None)
     assert drafter.states(lesson).shape == (2, 40, drafter.lm.config.hidden_size)

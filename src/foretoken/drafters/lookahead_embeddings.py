@@ -12,22 +12,21 @@ Legend: B sequences, L embeddings, C = L + 1 distributions, T places, V vocabula
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
-from foretoken.drafters.shared.depth import draft_depth
-from foretoken.length import LengthRule, schedule
+from foretoken.drafters.shared.chain import AllAtOnce
+from foretoken.drafters.shared.placed_chain import PlacedChain
 from foretoken.models.drafting.self_model import OnTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.appended import block_acceptance
 from foretoken.trainable.checkpoint import Trained
-from foretoken.trainable.lesson import Lesson, drawn_acceptance
+from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.prompt_tokens import PromptTokens
 from foretoken.tree import DraftTree, Kind
 
@@ -37,11 +36,20 @@ class PassTokens(PromptTokens):
 
     method: ClassVar[str] = "pass"
 
+    @property
+    def places(self) -> int:
+        """How many places are predicted: the text's end is one."""
+        return len(self.embeddings) + 1
+
     def ahead(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, C, D] the states that predict what follows the places [B, R]."""
         rows = torch.arange(len(places), device=places.device)[:, None]
         roots = lesson.hidden[-1][rows, places]
         return torch.cat((roots[:, :, None], self.states(lesson, places)), 2)
+
+    def head_logits(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., V] by the target's head."""
+        return head(states)
 
 
 class LookaheadModel(AllAtOnce, OnTarget):
@@ -72,51 +80,16 @@ class LookaheadModel(AllAtOnce, OnTarget):
 
 
 @dataclass(eq=False)
-class LookaheadEmbeddings(ChainDrafter):
+class LookaheadEmbeddings(PlacedChain):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft length,
     at most, and by default, one more than the checkpoint has embeddings;
     num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it."""
 
-    model: Any = None
-    num_speculative_tokens: int | None = None
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
-
     module: ClassVar[type[Trained]] = PassTokens
     wants = Wants("ad")
 
-    def __post_init__(self) -> None:
-        PassTokens.check_source(self.model)
-        self.length = self._rule(self.num_speculative_tokens or 1)  # a wrong name fails here
-
     def bind(self, access: Access) -> None:
         tokens = PassTokens.load(self.model, access)
-        places = self._places(tokens)
-        self.length = self._rule(places)
+        places = self.depth(tokens)
+        self.length = self.rule(places)
         self._lm = LookaheadModel(tokens, access, places)
-
-    def _rule(self, tokens: int) -> LengthRule:
-        return schedule(
-            self.num_assistant_tokens_schedule,
-            tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
-
-    def _places(self, tokens: PassTokens) -> int:
-        most = len(tokens.embeddings) + 1
-        return draft_depth(
-            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
-        )
-
-    def acceptance(self, tokens: PassTokens, lesson: Lesson) -> Tensor:
-        """[B, T, C] the chance that a step whose root is there accepts more than n places."""
-        most = self._places(tokens)
-        chances = block_acceptance(
-            lesson,
-            lesson.max_nodes >= 0,
-            lambda at: tokens.ahead(lesson, at)[:, :, :most],
-            1,
-            most,
-            lesson.head,
-        )
-        return drawn_acceptance(chances, lesson.max_nodes)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -33,9 +34,10 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.appended import block_acceptance, block_positions, blocks_loss, draw_places
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.eagle3 import Eagle3Module
-from foretoken.trainable.feature_layer import FeatureModel, seeing
+from foretoken.trainable.feature_layer import FeatureModel
 from foretoken.trainable.lesson import Lesson, drawn_acceptance
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.masked_attention import attend_masked
 
 _FIRST = 2  # the entry of token t predicts token t + 2
 _MOST = 512  # places of a draft, for which the cache has room after the context
@@ -97,20 +99,18 @@ class PEagleModule(Eagle3Module):
         """[B, R, C, D] what the head reads at the entries [B, R] and at the masks after each, so
         many in all."""
         features, embed = self.features(lesson.hidden), self.embedding(lesson.embed)
-        positions, after = block_positions(lesson, entries, count - 1)
+        positions, mask = block_positions(lesson, entries, count - 1)
         (rows, length), many = lesson.tokens.shape, positions.shape[1]
-        mask = torch.full((1,), self.shape["mask_token_id"], device=entries.device)
+        token = torch.full((1,), self.shape["mask_token_id"], device=entries.device)
         # What wraps around counts nowhere.
-        following = embed(torch.cat((lesson.tokens.roll(-1, 1), mask.expand(rows, many)), 1))
+        following = embed(torch.cat((lesson.tokens.roll(-1, 1), token.expand(rows, many)), 1))
         features = torch.cat((features, self.mask_feature().expand(rows, many, -1)), 1)
-        unseen = torch.zeros(rows, length, many, dtype=torch.bool, device=entries.device)
-        visible = torch.cat((torch.cat((lesson.attention_mask, unseen), 2), after), 1)
         outputs = self.normed(
             self.predict(
                 features,
                 following.to(features.dtype),
                 torch.cat((lesson.positions, positions), 1),
-                [seeing(visible)] * self.decoder_layers,
+                [partial(attend_masked, mask=mask)] * self.decoder_layers,
             )
         )
         roots = outputs[:, :length].take_along_dim(entries[..., None], 1)
@@ -161,7 +161,7 @@ class PEagle(ChainDrafter):
     num_speculative_tokens: int = 5
 
     module: ClassVar[type[Trained]] = PEagleModule
-    wants = Wants("ac", (-1,))  # the layers follow from the checkpoint
+    wants = Wants("acd", (-1,))  # the layers follow from the checkpoint
 
     def __post_init__(self) -> None:
         check_range(1, _MOST, num_speculative_tokens=self.num_speculative_tokens)

@@ -12,29 +12,30 @@ Legend: B rows, T places, R blocks of a row, k masks, C = k + 1 guesses, D width
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import AllAtOnce, ChainDrafter
-from foretoken.drafters.shared.depth import draft_depth
+from foretoken.drafters.shared.chain import AllAtOnce
+from foretoken.drafters.shared.placed_chain import PlacedChain
 from foretoken.errors import ForetokenError
-from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
 from foretoken.models.native import backends
 from foretoken.models.native.build import build_native
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.appended import block_acceptance, block_positions, blocks_loss, draw_places
+from foretoken.trainable.appended import block_positions, blocks_loss, draw_places
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers
 from foretoken.trainable.layer import heads_for
-from foretoken.trainable.lesson import Lesson, drawn_acceptance
+from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.packed_attention import attending, masked
 from foretoken.trainable.small_lm import TrainedLM
 
 _NUMBERS = (
@@ -92,28 +93,36 @@ class SpecDecModel(Trained):
     def copy_from(self, target: VocabularyLayers) -> None:
         self.base.copy_from(target)
 
-    def states(self, lesson: Lesson, places: Tensor) -> Tensor:
+    @property
+    def places(self) -> int:
+        """How many places are predicted: the text's end is one."""
+        return len(self.masks) + 1
+
+    def ahead(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, C, D] at the places [B, R] and at the masks after each."""
         lm, (batch, length) = self.base.lm, lesson.tokens.shape
-        positions, visible = block_positions(lesson, places, len(self.masks))
-        hidden = visible.new_zeros(batch, length, positions.shape[1])  # the text reads no mask
+        positions, mask = block_positions(lesson, places, len(self.masks))
         masks = self.masks.repeat(places.shape[1], 1).expand(batch, -1, -1)
-        out = lm.base_model(
-            inputs_embeds=torch.cat((lm.get_input_embeddings()(lesson.tokens), masks), 1),
-            attention_mask=torch.cat((torch.cat((lesson.attention_mask, hidden), 2), visible), 1)[
-                :, None
-            ],
-            position_ids=torch.cat((lesson.positions, positions), 1),
-            use_cache=False,
-        ).last_hidden_state
+        with attending(lm):
+            out = lm.base_model(
+                inputs_embeds=torch.cat((lm.get_input_embeddings()(lesson.tokens), masks), 1),
+                position_ids=torch.cat((lesson.positions, positions), 1),
+                use_cache=False,
+                among=partial(masked, mask),
+            ).last_hidden_state
         roots = out[torch.arange(batch, device=out.device)[:, None], places]
         masks = out[:, length:].unflatten(1, (places.shape[1], -1))
         return torch.cat((roots[:, :, None], masks), 2)
 
+    def head_logits(self, states: Tensor, head: Callable[[Tensor], Tensor]) -> Tensor:
+        """[..., V] by its own head."""
+        logits: Tensor = self.base.lm.get_output_embeddings()(states)
+        return logits
+
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
         places = draw_places(lesson, self.shape["blocks"], 1)
         head = self.base.lm.get_output_embeddings()
-        states = self.states(lesson, places)
+        states = self.ahead(lesson, places)
         return blocks_loss(lesson, places, states, 1, head, list(head.parameters()), objective)
 
 
@@ -150,56 +159,21 @@ class BlockModel(AllAtOnce, DraftModel):
 
 
 @dataclass(eq=False)
-class SpecDec(ChainDrafter):
+class SpecDec(PlacedChain):
     """model: a checkpoint's folder, hub id or bundled name; num_speculative_tokens: draft length,
     at most, and by default, one more than the checkpoint has masks; num_assistant_tokens_schedule,
     assistant_confidence_threshold: when a draft ends before it."""
-
-    model: Any = None
-    num_speculative_tokens: int | None = None
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
 
     module: ClassVar[type[Trained]] = SpecDecModel
     wants = Wants("a")
     follows = True
 
-    def __post_init__(self) -> None:
-        SpecDecModel.check_source(self.model)
-        self.length = self._rule(self.num_speculative_tokens or 1)  # a wrong name fails here
-
     def bind(self, access: Access) -> None:
         module = SpecDecModel.load(self.model, access)
-        places = self._places(module)
-        self.length = self._rule(places)
+        places = self.depth(module)
+        self.length = self.rule(places)
         self._lm: BlockModel = BlockModel(module, access, places)
 
     @property
     def small_models(self) -> Seq[CausalLM]:
         return (self._lm.lm,)
-
-    def _rule(self, tokens: int) -> LengthRule:
-        return schedule(
-            self.num_assistant_tokens_schedule,
-            tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
-
-    def _places(self, module: SpecDecModel) -> int:
-        most = len(module.masks) + 1
-        return draft_depth(
-            self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
-        )
-
-    def acceptance(self, module: SpecDecModel, lesson: Lesson) -> Tensor:
-        """[B, T, N] the chance that a step whose root is there accepts more than n places."""
-        most = self._places(module)
-        chances = block_acceptance(
-            lesson,
-            lesson.max_nodes >= 0,
-            lambda at: module.states(lesson, at)[:, :, :most],
-            1,
-            most,
-            module.base.lm.get_output_embeddings(),
-        )
-        return drawn_acceptance(chances, lesson.max_nodes)

@@ -38,6 +38,16 @@ def check_range(low: float, high: float, /, **options: float | None) -> None:
             raise ForetokenError(f"{name} is {shown(value)}; it must be {bounds}.")
 
 
+def check_tokens(num_speculative_tokens: int, most: int) -> None:
+    """Raise `ForetokenError` for a draft of less than one token, or of more than `most`."""
+    if num_speculative_tokens < 1:
+        raise ForetokenError(
+            f"num_speculative_tokens is {shown(num_speculative_tokens)}; it must be at least 1 "
+            "(use method 'autoregressive' to draft nothing)."
+        )
+    check_range(1, most, num_speculative_tokens=num_speculative_tokens)
+
+
 class _Type(NamedTuple):
     """What converts a value, given the type's arguments, and the type's words for one and many."""
 

@@ -31,6 +31,7 @@ _ADAM = 2  # numbers of the optimiser for each weight
 _KEPT = 14  # states of a decoder layer's width that one step keeps for its gradients
 _PASS = 8  # of a target's layer while it runs
 _CHUNK = 256  # places whose logits exist at a time, see `losses.chunked`
+_PAIRS = 2**24  # of places whose masks exist at a time, see `frozen`
 _GATHERED = 2  # layers of a target that is shared out: the one that runs, and the next one
 _LOGITS = 3  # of them: logits, their distribution, its gradient
 _NUMBERS = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
@@ -188,7 +189,7 @@ def _batch(recipe: Recipe, config: Any, module: Trained) -> int:
     steps, layer = _layers(module, config)
     kept: int = steps * places * (_KEPT * layer.hidden_size + 3 * _inner(layer)) * _FLOAT
     logits: int = _LOGITS * min(places, _CHUNK) * config.vocab_size * _FLOAT
-    masks = 2 * recipe.rows * recipe.length**2
+    masks = 2 * min(recipe.rows * recipe.length**2, _PAIRS)
     return read + passed + kept + logits + masks
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked, drawn_chance
+from foretoken.trainable.masked_attention import Mask
 
 States = Callable[[Tensor], Tensor]
 """Places [B, R] -> the states [B, R, C, D] from which the blocks after them predict."""
@@ -43,16 +44,22 @@ def draw_places(lesson: Lesson, blocks: int, first: int) -> Tensor:
     return chance.topk(min(blocks, counts.shape[1]), 1).indices
 
 
-def block_positions(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-    """Positions [B, X] of blocks of `tokens` tokens after the places [B, R], and which tokens each
-    of theirs attends to [B, X, T + X]."""
+def block_positions(lesson: Lesson, places: Tensor, tokens: int) -> tuple[Tensor, Mask]:
+    """Positions [B, X] of blocks of `tokens` tokens after the places [B, R], and which of the text
+    and the blocks each of the T + X tokens attends to [B, Q, T + X]: a text's to none of these."""
     ahead = torch.arange(1, tokens + 1, device=places.device)
     positions = (lesson.positions.gather(1, places)[..., None] + ahead).flatten(1)
-    length, blocks = lesson.tokens.shape[1], places.shape[1]
-    text = lesson.attention_mask.gather(1, places[..., None].expand(-1, -1, length))
-    causal = torch.ones(tokens, tokens, dtype=torch.bool, device=places.device).tril()
-    within = torch.block_diag(*[causal] * blocks).bool().expand(len(places), -1, -1)
-    return positions, torch.cat((text.repeat_interleave(tokens, 1), within), 2)
+    (rows, length), blocks = lesson.tokens.shape, places.shape[1]
+    order = torch.arange(length + blocks * tokens, device=places.device)
+    block = torch.arange(blocks, device=places.device).repeat_interleave(tokens)  # [X]
+    after = torch.cat((order[:length].expand(rows, -1), places.repeat_interleave(tokens, 1)), 1)
+    within = torch.cat((torch.full_like(order[:length], -1), block))
+
+    def mask(at: slice) -> Tensor:
+        own = (within[at, None] == block) & (order[at, None] >= order[length:])
+        return torch.cat((lesson.sees(after[:, at]), own.expand(rows, -1, -1)), 2)
+
+    return positions, mask
 
 
 def blocks_loss(

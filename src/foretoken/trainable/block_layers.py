@@ -22,7 +22,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretoken.access import Access
@@ -45,6 +44,7 @@ from foretoken.trainable.layer import (
 )
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.masked_attention import Mask, attend_at_once, for_heads, in_parts
 from foretoken.trainable.root_states import kept_slots
 
 _ROOTS = 64  # whose blocks run at once where all of a row's are needed
@@ -162,11 +162,11 @@ class BlockModule(Headed):
         size, count = self.block_size, roots.shape[1]
         ahead = torch.arange(size, device=roots.device)
         positions = (lesson.positions.gather(1, roots)[..., None] + ahead).flatten(1)
-        masks = {each: _block_mask(lesson.records, roots, size, *each) for each in set(self.sees)}
         context = self.context(self.features(lesson.hidden), lesson.positions)
+        given = lesson.records, roots, size
         attends = [
-            partial(_attend_after, past, masks[each])
-            for past, each in zip(context, self.sees, strict=True)
+            partial(_attend_after, past, partial(_block_mask, *given, window), size, causal)
+            for past, (window, causal) in zip(context, self.sees, strict=True)
         ]
         blocks = self.block_inputs(lesson.tokens.gather(1, roots), lesson.embed)
         done = self.apply_layers(blocks, positions, attends)
@@ -241,41 +241,53 @@ def default_layers(layers: int) -> list[int]:
 
 
 def _places(scores: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The places [B, A] of the `most` highest scores of each row [B, T], and which are above 0."""
+    """The places [B, A] of the `most` highest scores of each row [B, T], in order, and which are
+    above 0."""
     top = scores.topk(max(1, min(most, int((scores > 0).sum(1).max()))))
-    return top.indices, top.values > 0
+    places = top.indices.sort(1).values  # neighbours, which attend together, see the same text
+    return places, scores.gather(1, places) > 0
 
 
-def _block_mask(
-    records: Tensor, roots: Tensor, size: int, window: int | None = None, causal: bool = False
-) -> Tensor:
-    """[B, X, T + X] the attention mask: a block attends to its record before its root, and to
-    itself."""
-    count, places = roots.shape[1], torch.arange(records.shape[1], device=roots.device)
+def _block_mask(records: Tensor, roots: Tensor, size: int, window: int | None, at: slice) -> Tensor:
+    """[B, Q, S, T] which tokens of its record, all before its root, each place of the blocks of
+    these roots attends to."""
+    roots = roots[:, at]
+    places = torch.arange(records.shape[1], device=roots.device)
     same = records.gather(1, roots)[..., None] == records[:, None]
-    before = (same & (places < roots[..., None])).repeat_interleave(size, 1)
-    ahead = torch.arange(size, device=roots.device).repeat(count)  # of each place in its block
-    if window is not None:
-        own = roots.repeat_interleave(size, 1) + ahead
-        before = before & (own[..., None] - places < window)
-    block = torch.arange(count, device=roots.device).repeat_interleave(size)
+    before = (same & (places < roots[..., None]))[:, :, None].expand(-1, -1, size, -1)
+    if window is None:
+        return before
+    own = roots[..., None] + torch.arange(size, device=roots.device)
+    return before & (own[..., None] - places < window)
+
+
+def _attend_after(
+    past: Pair, mask: Mask, size: int, causal: bool, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    """`Attend` for blocks of this size, whose keys and values come after the text's `past` ones;
+    `mask` has their roots for places."""
+    own = [x.unflatten(1, (-1, size)) for x in (q, k, v)]
+    numbers = 2 * len(q) * size * past[0].shape[1]  # blocks of a part are about as many as its text
+    return in_parts(partial(_attend_blocks, causal), mask, own, past, numbers)
+
+
+def _attend_blocks(
+    causal: bool, before: Tensor, q: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
+) -> Tensor:
+    """Of blocks [B, Q, S, H or K, W] to what they see of the text's keys and values [B, T, K, W],
+    `before` [B, Q, S, T], and to themselves: [B, Q · S, H·W]."""
+    rows, count, size, heads, _ = q.shape
+    ahead = torch.arange(count * size, device=q.device)
+    block = ahead // size
     within = block[:, None] == block
     if causal:
         within = within & (ahead[:, None] >= ahead)
-    return torch.cat((before, within.expand(len(roots), -1, -1)), 2)
-
-
-def _attend_after(past: Pair, visible: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """`Attend` for blocks, whose keys and values come after the text's `past` ones."""
-    groups = q.shape[2] // k.shape[2]
+    visible = torch.cat((before.flatten(1, 2), within.expand(rows, -1, -1)), 2)
     keys, values = (
-        torch.cat(both, 1).repeat_interleave(groups, 2).transpose(1, 2)
-        for both in zip(past, (k, v), strict=True)
+        for_heads(torch.cat((past, own.flatten(1, 2)), 1), heads)
+        for past, own in zip((keys, values), (k, v), strict=True)
     )
-    mixed = F.scaled_dot_product_attention(
-        q.transpose(1, 2), keys, values, attn_mask=visible[:, None]
-    )
-    return mixed.transpose(1, 2).flatten(2)
+    return attend_at_once(visible, q.flatten(1, 2), keys, values)
 
 
 class BlockModel:

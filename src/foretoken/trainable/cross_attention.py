@@ -44,6 +44,7 @@ from foretoken.trainable.layer import (
 )
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
+from foretoken.trainable.masked_attention import attend_masked
 
 _CHUNK = 512  # tokens of all texts in a pass that reads them
 _SPARE = 64  # cache places after the context, at least, for drafts that reach over its end
@@ -151,15 +152,18 @@ class CrossAttentionModule(Trained):
     def outputs(self, lesson: Lesson, ahead: Tensor) -> Tensor:
         """[B, T, D] of every token, as if it were drafted `ahead` [B, T] places after its root."""
         places = torch.arange(lesson.tokens.shape[1], device=ahead.device)
-        same = lesson.records[:, :, None] == lesson.records[:, None]
-        before = places < (places - ahead)[..., None]
-        first = (lesson.positions == 0)[:, None]  # an empty mask would give NaN
-        attend = partial(_masked, lesson.attention_mask)
-        attend_target = partial(
-            _masked, same & (before | first), **_token_first(lesson.kv(self.read_layer))
-        )
+        roots, first = places - ahead, (lesson.positions == 0)[:, None]
+
+        def before_root(at: slice) -> Tensor:
+            same = lesson.records[:, at, None] == lesson.records[:, None]
+            return same & ((places < roots[:, at, None]) | first)  # seeing nothing would give NaN
+
+        keys, values = (x.transpose(1, 2) for x in lesson.kv(self.read_layer))
         return self.apply_layer(
-            lesson.embed(lesson.tokens), lesson.positions, attend, attend_target
+            lesson.embed(lesson.tokens),
+            lesson.positions,
+            partial(attend_masked, mask=lesson.mask),
+            partial(attend_masked, key=keys, value=values, mask=before_root),
         )
 
     def forward(self, lesson: Lesson, objective: Objective) -> Tensor:
@@ -182,21 +186,6 @@ class CrossAttentionModule(Trained):
             for n in range(count)
         ]
         return torch.stack(places, 2)
-
-
-def _token_first(kv: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
-    """Keys and values [B, K, T, W] as arguments of `_masked`, [B, T, K, W]."""
-    return {"k": kv[0].transpose(1, 2), "v": kv[1].transpose(1, 2)}
-
-
-def _masked(visible: Tensor, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention under a mask: visible [B, T, T], q [B, T, H, W], k and v [B, T, K, W]."""
-    groups = q.shape[2] // k.shape[2]
-    keys, values = (x.repeat_interleave(groups, 2).transpose(1, 2) for x in (k, v))
-    mixed = F.scaled_dot_product_attention(
-        q.transpose(1, 2), keys, values, attn_mask=visible[:, None]
-    )
-    return mixed.transpose(1, 2).flatten(2)
 
 
 class CrossAttentionModel:

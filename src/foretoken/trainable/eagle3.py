@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from foretoken.errors import unknown
 from foretoken.trainable.checkpoint import Facts, VocabularyLayers
 from foretoken.trainable.feature_layer import FeatureLayer, unroll
 from foretoken.trainable.head_losses import heads_loss
@@ -81,6 +82,8 @@ class Eagle3Module(Headed):
         width = facts.hidden_size
         if num_layers < 1:
             raise ValueError(f"num_layers is {num_layers}, and it must be at least 1")
+        if wrong := [name for name in norms if name not in NORMS]:
+            raise unknown("norm", str(wrong[0]), NORMS)
         like = {"heads": heads, "kv_heads": kv_heads, "intermediate": intermediate, **layer}
         block = Layer3(width, **like)
         decoder, layers = (

@@ -17,9 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from foretoken.access import Access
 from foretoken.models.cache import KVCache, alike
@@ -27,11 +25,11 @@ from foretoken.models.feed import Feed, chain_feed, frontier_feed
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.trainable.layer import Attend, Attention, LayerShape, Mlp, attend_cached
-from foretoken.trainable.lesson import Lesson, numbers_at_once
+from foretoken.trainable.lesson import Lesson
+from foretoken.trainable.masked_attention import attend_masked, for_heads, in_parts
 from foretoken.trainable.root_states import kept_slots, prompt_slot
 from foretoken.trees.grow import Frontier
 
-_SCORES = 2**24  # of attention that are kept for the gradients: 64 MiB in float32
 _SPARE = 1024  # cache places after the context, at least: nodes of a draft that starts at its end
 _MOST_WAITING = 128  # features of a sequence, where other drafters draft
 
@@ -85,8 +83,7 @@ def unroll(
     is prompts, where nothing is drafted.
     """
     chosen = lesson.places_to_draft(steps)[..., None]  # [B, S, 1]
-    visible = lesson.attention_mask, lesson.attention_mask.take_along_dim(chosen, 1)
-    attends = [_growing(*visible) for _ in range(module.decoder_layers)]
+    attends = [_growing(lesson, chosen[..., 0]) for _ in range(module.decoder_layers)]
     following = embeddings.roll(-1, 1)  # what wraps around counts nowhere
     outputs = [module.predict(features, following, lesson.positions, attends)]
     if steps == 1:
@@ -100,70 +97,34 @@ def unroll(
     return torch.stack(outputs, 2)
 
 
-def seeing(visible: Tensor) -> Attend:
-    """A layer's attention in one pass over entries, where `visible` [B, T, T] is true."""
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        groups = q.shape[2] // k.shape[2]
-        keys, values = (x.repeat_interleave(groups, 2) for x in (k, v))
-        return _attend_text(q, keys, values, visible)
-
-    return attend
-
-
-def _growing(visible: Tensor, before: Tensor) -> Attend:
-    """A layer's attention, called once a step: at first along the text, where `visible` [B, T, T]
-    is true, then from the chosen places, before which `before` [B, S, T] is."""
+def _growing(lesson: Lesson, chosen: Tensor) -> Attend:
+    """A layer's attention, called once a step: at first along the text, then from the chosen places
+    [B, S]."""
     keys: list[Tensor] = []
     values: list[Tensor] = []
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        groups = q.shape[2] // k.shape[2]
-        keys.append(k.repeat_interleave(groups, 2))
-        values.append(v.repeat_interleave(groups, 2))
+        heads = q.shape[2]
+        keys.append(for_heads(k, heads))
+        values.append(for_heads(v, heads))
         if len(keys) == 1:
-            return _attend_text(q, keys[0], values[0], visible)
-        return _attend_unrolled(q, keys, values, before)
+            return attend_masked(q, keys[0], values[0], lesson.mask)
+        own, text = (q, *keys[1:], *values[1:]), (keys[0], values[0])
+        scores = len(q) * heads * keys[0].shape[1]
+        return in_parts(_attend_unrolled, lambda at: lesson.sees(chosen[:, at]), own, text, scores)
 
     return attend
 
 
-def _attend_text(q: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
-    """Attention where `visible` [B, T, T] is true; q, key, value: [B, T, H, W]."""
-    q, key, value = (x.transpose(1, 2) for x in (q, key, value))
-    mixed = F.scaled_dot_product_attention(q, key, value, attn_mask=visible[:, None])
-    return mixed.transpose(1, 2).flatten(2)
-
-
-def _attend_unrolled(q: Tensor, keys: Seq[Tensor], values: Seq[Tensor], visible: Tensor) -> Tensor:
+def _attend_unrolled(visible: Tensor, q: Tensor, *given: Tensor) -> Tensor:
     """Each place attends to the first step's keys [B, T, H, W] where `visible` [B, S, T] is true,
-    and to those of its own later steps; q, later keys and values: [B, S, H, W].
-
-    Where there are many scores they exist for some places at a time, and are computed again for
-    the gradients: their memory doesn't grow with the square of a text's length.
-    """
-    first, first_values = keys[0].transpose(1, 2), values[0].transpose(1, 2)
-    rows, places, heads, _ = q.shape
-    of_a_place = rows * heads * visible.shape[2]
-    if of_a_place * places <= _SCORES:
-        return _attend_some(q, first, first_values, visible, *keys[1:], *values[1:])
-    step = max(1, numbers_at_once(q.device, _SCORES) // of_a_place)
-    own = (q, visible, *keys[1:], *values[1:])
-    parts = []
-    for chunk, seen, *later in zip(*(x.split(step, 1) for x in own), strict=True):
-        given = (chunk, first, first_values, seen, *later)
-        parts.append(checkpoint(_attend_some, *given, use_reentrant=False))
-    return torch.cat(parts, 1)
-
-
-def _attend_some(
-    q: Tensor, first: Tensor, first_values: Tensor, visible: Tensor, *later: Tensor
-) -> Tensor:
-    """The same for some places; first and its values: [B, H, T, W]; later: all steps' keys, then
-    their values."""
+    and to those of its own later steps. given: of these steps the keys and then the values, as q
+    [B, S, H, W]; the first step's keys and values."""
+    *later, first, first_values = given
     keys, values = later[: len(later) // 2], later[len(later) // 2 :]
+    first, first_values = first.transpose(1, 2), first_values.transpose(1, 2)
     queries, scale = q.transpose(1, 2), q.shape[-1] ** -0.5
-    history = (queries @ first.transpose(2, 3) * scale).masked_fill(~visible[:, None], -torch.inf)
+    history = (queries @ first.mT * scale).masked_fill(~visible[:, None], -torch.inf)
     own = torch.stack([(q * k).sum(-1) for k in keys], -1) * scale  # [B, S, H, I - 1]
     shares = torch.cat((history, own.transpose(1, 2)), -1).softmax(-1)
     length = first.shape[2]

@@ -67,11 +67,15 @@ class Lesson:
     temperature: float = 0.0
     head_parameters: tuple[Tensor, ...] = ()
 
-    @property
-    def attention_mask(self) -> Tensor:
-        """[B, T, T] bool: which tokens each token attends to."""
-        same = self.records[:, :, None] == self.records[:, None, :]
-        return same.tril()
+    def sees(self, places: Tensor) -> Tensor:
+        """[B, Q, T] bool: which tokens those at the places [B, Q] or [Q] attend to."""
+        records = self.records.gather(1, places.expand(len(self.records), -1))
+        same = records[..., None] == self.records[:, None]
+        return same & (self._places <= places[..., None])
+
+    def mask(self, at: slice) -> Tensor:
+        """[B, Q, T] `sees` of a stretch of places: a `Mask` for attention along the text."""
+        return self.sees(self._places[at])
 
     def places_at_once(self, few: int, logits: int) -> int:
         """For how many places logits exist at once, where each has so many distributions: `few`
@@ -80,6 +84,10 @@ class Lesson:
         if device.type != "cuda":
             return few
         return max(few, numbers_at_once(device, 0) // (logits * self._vocab_size))
+
+    @property
+    def _places(self) -> Tensor:
+        return torch.arange(self.records.shape[1], device=self.records.device)
 
     @cached_property
     def _vocab_size(self) -> int:

@@ -45,8 +45,9 @@ class PromptTokens(Trained):
 
     def states(self, lesson: Lesson, places: Tensor) -> Tensor:
         """[B, R, A, D] the target's states at the prompt tokens after the places [B, R]."""
-        positions, visible = block_positions(lesson, places, len(self.embeddings))
+        positions, mask = block_positions(lesson, places, len(self.embeddings))
         tokens = self.embeddings.repeat(places.shape[1], 1).expand(len(places), -1, -1)
+        visible = mask(slice(lesson.tokens.shape[1], None))
         states: Tensor = lesson.append(tokens, positions, visible).unflatten(
             1, (places.shape[1], -1)
         )

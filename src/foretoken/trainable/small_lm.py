@@ -109,7 +109,7 @@ class TrainedLM(Trained):
                 input_ids=lesson.tokens,
                 position_ids=lesson.positions,
                 use_cache=False,
-                packed=Packed(lesson),
+                among=Packed(lesson).attend,
             )
         states: Tensor = out.last_hidden_state
         return states

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from foretoken import SamplingParams
-from foretoken.drafters.shared.chain import AllAtOnce
+from foretoken import ForetokenError, SamplingParams
+from foretoken.drafters.shared.chain import AllAtOnce, ChainModel, ScheduledChain, WithModels
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
-from foretoken.length import Cumulative
+from foretoken.length import Confidence, Cumulative, ExpectedGain, Fixed
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, logits_after
@@ -108,3 +111,64 @@ def test_all_places_come_from_one_pass() -> None:
         logits += [model.next_logits([], torch.tensor([token])) for token in (7, 8)]
         assert [each.item() for each in logits] == [0.0, 1.0, 2.0]
         assert model.passes == passes
+
+
+def test_a_schedules_options() -> None:
+    """They reach the rule that has them; a rule that is given whole takes none."""
+    assert ScheduledChain().rule(3) == Fixed(3)
+    sure = ScheduledChain(
+        num_assistant_tokens_schedule="confidence", assistant_confidence_threshold=0.7
+    )
+    assert sure.rule(3) == Confidence(3, 0.7)
+    gain = ScheduledChain(num_assistant_tokens_schedule="expected_gain")
+    assert gain.rule(3, draft_cost=0.5) == ExpectedGain(3, draft_cost=0.5)
+    with pytest.raises(ForetokenError, match="draft_cost has no meaning"):
+        sure.rule(3, draft_cost=0.5)
+    given = ScheduledChain(
+        num_assistant_tokens_schedule=Fixed(3), assistant_confidence_threshold=0.7
+    )
+    with pytest.raises(ForetokenError, match="to the length rule itself"):
+        given.rule(3)
+
+
+class Noted:
+    """A model that notes what it is told of."""
+
+    def __init__(self, calls: list[tuple[str, object]]) -> None:
+        self.calls = calls
+
+    def begin(self, sequence: object) -> None:
+        self.calls.append(("begin", sequence))
+
+    def follow(self, sequences: object, steps: object) -> None:
+        self.calls.append(("follow", sequences))
+
+    def fork(self, sequence: object, copy: object) -> None:
+        self.calls.append(("fork", copy))
+
+    def end(self, sequence: object) -> None:
+        self.calls.append(("end", sequence))
+
+
+class Two(WithModels):
+    """A drafter with two models."""
+
+    def __init__(self, models: Seq[Any]) -> None:
+        self.models = models
+
+    @property
+    def followers(self) -> Seq[ChainModel]:
+        return self.models
+
+
+def test_every_model_follows() -> None:
+    """Each hears of every sequence that comes, grows, is copied and goes."""
+    calls: tuple[list[tuple[str, object]], list[tuple[str, object]]] = ([], [])
+    drafter = Two([Noted(each) for each in calls])
+    one, two = (Sequence.start([1], SamplingParams()) for _ in range(2))
+    drafter.begin(one)
+    drafter.observe([one], [])
+    drafter.fork(one, two)
+    drafter.end([one, two])
+    told = [("begin", one), ("follow", [one]), ("fork", two), ("end", one), ("end", two)]
+    assert list(calls) == [told, told]

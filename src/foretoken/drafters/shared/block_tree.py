@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import WithModel
 from foretoken.drafters.shared.depth import draft_depth
 from foretoken.draws import Draws
 from foretoken.errors.values import check_range
-from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.block_layers import BlockModule
+from foretoken.trainable.block_layers import BlockModel, BlockModule
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.narrow import loaded
 from foretoken.tree import MOST_NODES, DraftTree
@@ -33,7 +33,7 @@ _ROOTS = 128  # whose distributions exist at once in an estimate
 
 
 @dataclass(eq=False)
-class BlockTree(BaseDrafter):
+class BlockTree(WithModel):
     """model: a checkpoint's folder, hub id or bundled name; top_k: tokens of a place that are
     tried; tree_nodes: nodes that are kept, those of the likeliest paths; num_speculative_tokens:
     fewer places than the checkpoint predicts."""
@@ -58,7 +58,8 @@ class BlockTree(BaseDrafter):
     def bind(self, access: Access) -> None:
         module: BlockModule = loaded(self.module, self.model, access)
         self._module, self._places = module, self._levels(module)
-        self._access, self._lm = access, module.serving(access)
+        self._access = access
+        self._lm: BlockModel = module.serving(access)
         self.wants = replace(self.wants, hidden=module.reads)
 
     def _levels(self, module: BlockModule) -> int:
@@ -66,9 +67,6 @@ class BlockTree(BaseDrafter):
         return draft_depth(
             self.num_speculative_tokens, most, f"the checkpoint predicts {most} places"
         )
-
-    def begin(self, sequence: Sequence) -> None:
-        self._lm.begin(sequence)
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         device = self._access.device
@@ -105,16 +103,6 @@ class BlockTree(BaseDrafter):
             for (b, t), tree in zip(chunk.tolist(), trees, strict=True):
                 accepted[b, t, : _depth(tree, _following(lesson, b, t, states.shape[2]))] = True
         return accepted.to(lesson.max_nodes.device)
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._lm.follow(sequences, steps)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._lm.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            self._lm.end(sequence)
 
 
 def _following(lesson: Lesson, row: int, root: int, most: int) -> list[int]:

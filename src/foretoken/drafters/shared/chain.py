@@ -10,14 +10,14 @@ Legend: B sequences, N = longest draft, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from foretoken.draws import Draws
-from foretoken.length import LengthRule
+from foretoken.length import LengthRule, schedule
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.fold import best, fold
 from foretoken.sampling.sequence import Sequence
@@ -76,23 +76,40 @@ class AllAtOnce:
         return self._logits[:, self._next : self._next + 1]
 
 
-class WithModel(BaseDrafter):
-    """A drafter whose model follows all sequences; `bind` sets `_lm`."""
+class WithModels(BaseDrafter):
+    """A drafter whose models follow all sequences."""
 
-    _lm: ChainModel
+    @property
+    def followers(self) -> Seq[ChainModel]:
+        """These models, from `bind` on."""
+        raise NotImplementedError
 
     def begin(self, sequence: Sequence) -> None:
-        self._lm.begin(sequence)
+        for model in self.followers:
+            model.begin(sequence)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._lm.follow(sequences, steps)
+        for model in self.followers:
+            model.follow(sequences, steps)
 
     def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        self._lm.fork(sequence, copy)
+        for model in self.followers:
+            model.fork(sequence, copy)
 
     def end(self, sequences: Seq[Sequence]) -> None:
         for sequence in sequences:
-            self._lm.end(sequence)
+            for model in self.followers:
+                model.end(sequence)
+
+
+class WithModel(WithModels):
+    """A drafter with one such model; `bind` sets `_lm`."""
+
+    _lm: ChainModel
+
+    @property
+    def followers(self) -> Seq[ChainModel]:
+        return (self._lm,)
 
 
 class ChainDrafter(WithModel):
@@ -199,6 +216,21 @@ class ChainDrafter(WithModel):
         for sequence, step in zip(sequences, steps, strict=True):
             if step.tokens:
                 self.length.observe(sequence, step.drafted, len(step.path))
+
+
+@dataclass(eq=False, kw_only=True)
+class ScheduledChain(ChainDrafter):
+    """num_assistant_tokens_schedule: when a draft ends before its longest, a name in
+    `length.SCHEDULES` or a rule; assistant_confidence_threshold: that rule's, where it has one."""
+
+    num_assistant_tokens_schedule: str | LengthRule = "constant"
+    assistant_confidence_threshold: float | None = None
+
+    def rule(self, tokens: int, **more: float | None) -> LengthRule:
+        """The rule for drafts of so many tokens; more: other options of it, None for its own."""
+        threshold = self.assistant_confidence_threshold
+        options = {"assistant_confidence_threshold": threshold, **more}
+        return schedule(self.num_assistant_tokens_schedule, tokens, options)
 
 
 def _distribution_for_length_rule(
