@@ -82,7 +82,7 @@ OWN: dict[str, dict[str, Any]] = {
         "layer_types": ["chunked_attention", "full_attention", "chunked_attention"],
         "no_rope_layers": [1, 0, 1], "moe_layers": [1], "floor_scale": 4, "attn_scale": 0.5,
     },
-    "lfm2": {"full_attn_idxs": [0, 1, 2]},
+    "lfm2": {"full_attn_idxs": [1]},
     "modernbert-decoder": {**_NONE, "local_attention": 2 * WINDOW},
     "minimax_m3_vl_text": {
         "layer_types": ["full_attention", "minimax_m3_sparse", "full_attention"]
@@ -125,7 +125,7 @@ _SERVED = """
     ernie4_5_moe exaone4 exaone_moe falcon flex_olmo flint gemma gemma2 gemma3_text gemma3n_text
     gemma4_text glm glm4 glm4_moe glm4_moe_lite gpt2 gpt_bigcode gpt_neox gpt_neox_japanese
     gpt_oss gptj granite granite_swa granitemoe granitemoe_swa granitemoeshared helium hrm_text
-    hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 jetmoe kolibri1 laguna lfm2 llama
+    hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax jais2 jetmoe kolibri1 laguna llama
     llama4_text megatron-bert mellum mimo_v2_flash minicpm3 minimax_m2 ministral ministral3
     mistral mixtral modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi
     phi3 phimoe qwen2 qwen2_moe qwen3 qwen3_moe rembert seed_oss smollm3 solar_open stablelm
@@ -159,8 +159,8 @@ REFUSED = {
         "leaves cells": "big_bird bigbird_pegasus doge",
         "more than keys and values|recurrent state": """
             axk2 bailing_hybrid deepseek_v32 deepseek_v4 falcon_h1 falcon_mamba glm_moe_dsa hy_v4
-            jamba lfm3 mamba minimax minimax_m3_vl_text nemotron_h olmo_hybrid qwen3_5_moe_text
-            qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma rwkv xlstm
+            jamba lfm2 lfm3 mamba minimax minimax_m3_vl_text nemotron_h olmo_hybrid
+            qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp_text recurrent_gemma rwkv xlstm
         """,
         "gets other logits|its forward fails": """
             bart blenderbot camembert cpmant data2vec-text marian mbart moshi mvp

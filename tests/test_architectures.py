@@ -149,6 +149,18 @@ def test_what_is_refused(name: str) -> None:
     assert "\n" not in str(caught.value) and type(theirs).__name__ in str(caught.value)
 
 
+def test_a_hybrid_family_whose_layers_all_attend() -> None:
+    """As some of Granite 4.0's models do; with one of another kind it isn't served."""
+    name = known("granitemoehybrid")
+    kinds = ["attention", "linear_attention", "attention"]
+    sizes: dict[str, Any] = {"mamba_n_heads": 8, "position_embedding_type": "rope"}
+    theirs = tiny(name, layer_types=["attention"] * 3, **sizes)
+    check_logits(model := HFModel(theirs), theirs)
+    check_text(model, theirs)
+    with pytest.raises(ForetokenError, match="keep more than keys and values"):
+        HFModel(tiny(name, layer_types=kinds, **sizes))
+
+
 def test_the_page_is_made_from_these_lists() -> None:
     """`python tests/architectures.py` writes it."""
     assert PAGE.read_text() == page()

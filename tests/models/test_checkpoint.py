@@ -111,17 +111,17 @@ def test_layers_that_a_configuration_leaves_out() -> None:
         check_layers([*names, more], 2, ahead=1)
 
 
-def test_tensors_of_layers_that_are_not_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tensors_that_are_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The log names one; rotary frequencies follow from a configuration, and a prefix may lack."""
-    names = ("layers.0.q.weight", "model.layers.0.rotary_emb.inv_freq", "other.layers.0.x")
+    names = ("layers.0.q.weight", "model.layers.0.rotary_emb.inv_freq")
     headers = dict.fromkeys(names, Header((2,), "F32", tmp_path / "model.safetensors"))
     warn_of_unread(headers, {"model.layers.0.q.weight": (2,)})
     assert not caplog.text
-    headers["model.layers.0.q.bias"] = headers["layers.0.q.weight"]
-    warn_of_unread(headers, {"model.layers.0.q.weight": (2,)})
-    assert "has 1 tensors" in caplog.text and "'model.layers.0.q.bias'" in caplog.text
+    for name in ("model.layers.0.q.bias", "lm_head.bias"):  # a layer's and the head's
+        more = headers | {name: headers["layers.0.q.weight"]}
+        caplog.clear()
+        warn_of_unread(more, {"model.layers.0.q.weight": (2,)})
+        assert "has 1 tensors" in caplog.text and f"'{name}'" in caplog.text
 
 
 @pytest.mark.parametrize("old", [False, True])
@@ -144,5 +144,10 @@ def test_torch_s_own_files(tmp_path: Path, old: bool) -> None:
         torch.save(wrong, whole)
         with pytest.raises(ForetokenError, match=r"pytorch_model\.bin can't be read as a model's"):
             Checkpoint(tmp_path)
-    save_file({"d": ONES}, tmp_path / "other.safetensors")
+    torch.save({"c": ONES}, whole)
+    save_file({"d": ONES}, tmp_path / "other.safetensors")  # which transformers doesn't look for
+    assert [*Checkpoint(tmp_path).headers] == ["c"]
+    whole.unlink()
+    assert [*Checkpoint(tmp_path).headers] == ["model.a", "b"]
+    index.unlink()
     assert [*Checkpoint(tmp_path).headers] == ["d"]

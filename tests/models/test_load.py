@@ -213,6 +213,7 @@ def test_pickled_weights_are_fetched_where_there_are_no_others(
 ) -> None:
     there, here = pickled(tmp_path / "there"), tmp_path / "here"
     here.mkdir()
+    (there / "head.safetensors").touch()  # a name that transformers doesn't look for
 
     def download(name: str, **patterns: Any) -> str:
         files = [path.name for path in there.iterdir()]
@@ -527,6 +528,14 @@ def test_an_adapter_beside_a_model_is_refused(tmp_path: Path) -> None:
     for model_impl in ("auto", "native", "transformers"):
         with pytest.raises(ForetokenError, match="holds an adapter beside a model; merge it"):
             load_model(folder, model_impl=model_impl)
+
+
+@pytest.mark.parametrize(("named", "said"), [("org/name", "'org/name'"), (None, "a model")])
+def test_an_adapter_alone_is_refused(tmp_path: Path, named: str | None, said: str) -> None:
+    """By what it is of: a configuration is not what it lacks."""
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": named}))
+    with pytest.raises(ForetokenError, match=f"holds an adapter of {said} and no model; merge it"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("impl", ["native", "transformers"])

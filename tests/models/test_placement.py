@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from transformers import LlamaConfig
 
 from foretoken.errors import ForetokenError
 from foretoken.models.placement import pick_device, pick_dtype, within_memory
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("meta")
+NOWHERE = Path("nowhere")
 
 
 def test_dtypes() -> None:
     """By name, as a torch dtype, the checkpoint's own except on a CPU, and nothing else."""
     config = LlamaConfig()
-    assert pick_dtype("half", config, CPU) == torch.float16
-    assert pick_dtype(torch.float64, config, CPU) == torch.float64
+    assert pick_dtype("half", config, CPU, NOWHERE) == torch.float16
+    assert pick_dtype(torch.float64, config, CPU, NOWHERE) == torch.float64
     config.dtype = torch.bfloat16
-    assert pick_dtype("auto", config, CPU) == torch.float32
-    assert pick_dtype("auto", config, torch.device("meta")) == torch.bfloat16
+    assert pick_dtype("auto", config, CPU, NOWHERE) == torch.float32
+    assert pick_dtype("auto", config, GPU, NOWHERE) == torch.bfloat16
     for wrong in ("float31", "nn", "int64", "complex64", torch.int8, 5):
         with pytest.raises(ForetokenError, match=r"dtype is '?\w+'?; it must be"):
-            pick_dtype(wrong, config, CPU)  # type: ignore[arg-type]
+            pick_dtype(wrong, config, CPU, NOWHERE)  # type: ignore[arg-type]
     assert pick_device("cpu") == CPU
+
+
+def test_the_dtype_of_weights_where_a_configuration_names_none(tmp_path: Path) -> None:
+    """That of the first that a model can run in, on a GPU; what is quantised is none."""
+    weights, config = torch.zeros(2, dtype=torch.bfloat16), LlamaConfig()
+    eighth = {"a": weights.to(torch.float8_e4m3fn)}
+    save_file(eighth | {"b": weights}, tmp_path / "model.safetensors")
+    assert pick_dtype("auto", config, GPU, tmp_path) == torch.bfloat16
+    assert pick_dtype("auto", config, CPU, tmp_path) == torch.float32
+    save_file(eighth, tmp_path / "model.safetensors")
+    assert pick_dtype("auto", config, GPU, tmp_path) == torch.float32
+    assert pick_dtype("auto", config, GPU, Path("a.gguf")) == torch.float32
 
 
 @pytest.mark.parametrize(

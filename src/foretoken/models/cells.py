@@ -85,8 +85,8 @@ class Cells:
         start = 0
         for one, head, row in zip(stored, heads, rows, strict=True):
             data = self._memory.data[start : start + slots * row].view(dtype)
-            data = data.view(slots, one.heads, -1, one.width)
             cell = one.width * self._itemsize
+            data = data.view(slots, one.heads, head // cell, one.width)
             self._parts.append(_Part(data, start, row, cell, head, one.window is not None))
             start += slots * row
         kinds = [(part.tensor.shape[1], part.cell, part.windowed) for part in self._parts]

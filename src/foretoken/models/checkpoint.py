@@ -1,8 +1,8 @@
 """The weights in a folder: which files hold them, what each tensor is, and the tensors themselves.
 
-Files are chosen as transformers chooses them: safetensors, and torch's own (pickled) where there
-are no others. Their headers are read when the folder is opened, so that shapes and dtypes can be
-compared with a configuration before any weight is in memory.
+Files are chosen as transformers chooses them: safetensors by their usual names, else torch's own
+(pickled); else it is the only safetensors file. Their headers are read when the folder is opened,
+so that shapes and dtypes can be compared with a configuration before any weight is in memory.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ def check_layers(names: Iterable[str], count: int, ahead: int = 0) -> None:
 
 
 def warn_of_unread(stored: Mapping[str, Header], read: Collection[str]) -> None:
-    """Say that there are tensors of layers that a model doesn't read: transformers leaves them out
-    too, and says so. Rotary frequencies, which old files have, follow from the configuration."""
+    """Say that there are tensors that a model doesn't read: transformers leaves them out too, and
+    says so."""
     known = {*read, *map(_twin, read)}
-    others = [n for n in stored if n not in known and _LAYER.match(n) and "inv_freq" not in n]
+    others = [name for name in stored if name not in known and not follows(name)]
     if others:
         _log.warning(
             "%s has %d tensors that its configuration doesn't call for, such as %s: they are left "
@@ -148,23 +148,38 @@ def warn_of_unread(stored: Mapping[str, Header], read: Collection[str]) -> None:
         )
 
 
-def is_pickled(folder: Path) -> bool:
-    """Whether a folder has torch's own files of weights that transformers would read, and no
-    others."""
-    there = any((folder / f"{_TORCH}{_BIN}{end}").is_file() for end in ("", _INDEX))
-    return there and not any(folder.glob("*.safetensors"))
+def follows(name: str) -> bool:
+    """Whether a tensor follows from the configuration: rotary frequencies, which old files have."""
+    return "inv_freq" in name
+
+
+def check_no_adapter(folder: Path) -> None:
+    """Raises `ForetokenError` for a folder of PEFT's: transformers would apply what is in it, and
+    nobody else does."""
+    file = folder / "adapter_config.json"
+    if not file.is_file():
+        return
+    if (folder / "config.json").is_file():
+        raise ForetokenError(
+            f"{folder} holds an adapter beside a model; merge it into the weights (PEFT's "
+            "merge_and_unload), or move its files away."
+        )
+    model = read_json(file, "an adapter's configuration").get("base_model_name_or_path")
+    raise ForetokenError(
+        f"{folder} holds an adapter of {shown(model) if model else 'a model'} and no model; merge "
+        "it into the weights (PEFT's merge_and_unload), and give the folder that is saved then."
+    )
 
 
 def downloaded(source: str, wanted: Sequence[str], without: Sequence[str]) -> Path:
     """The folder of a repository of the hub, its files fetched that fit `wanted` and not `without`,
-    unless they are cached. Weights, if they are wanted, are pickled ones where a model has no
-    others."""
+    unless they are cached. Weights, if they are wanted, are pickled ones too where transformers
+    would read no others."""
     from huggingface_hub import snapshot_download
 
     fetch = partial(snapshot_download, source, ignore_patterns=[*without])
     folder = Path(fetch(allow_patterns=[*wanted]))
-    lacking = WEIGHTS in wanted and not any(folder.glob(WEIGHTS))
-    if lacking and (folder / "config.json").is_file():
+    if WEIGHTS in wanted and (folder / "config.json").is_file() and not has_safetensors(folder):
         folder = Path(fetch(allow_patterns=[*wanted, PICKLED]))
     return folder
 
@@ -207,13 +222,9 @@ def _files(folder: Path) -> list[Path]:
                 "there; fetch the checkpoint again."
             )
         return [folder / named]
-    if (folder / WHOLE).is_file():
-        return [folder / WHOLE]
-    if (folder / INDEX).is_file():
-        return _shards(folder, INDEX)
-    if is_pickled(folder):
-        whole = folder / f"{_TORCH}{_BIN}"
-        return [whole] if whole.is_file() else _shards(folder, f"{whole.name}{_INDEX}")
+    for name in (WHOLE, INDEX, f"{_TORCH}{_BIN}", f"{_TORCH}{_BIN}{_INDEX}"):
+        if (folder / name).is_file():
+            return _shards(folder, name) if name.endswith(_INDEX) else [folder / name]
     if not (files := sorted(folder.glob("*.safetensors"))):
         raise ForetokenError(
             f"{folder} holds no *.safetensors weights; save the model with "

@@ -64,7 +64,7 @@ def load_model(
     config = gguf.native_config_of(folder) if here else read_config(folder, trust_remote_code)
     ends = generation_ends(folder)  # transformers reads the file too, whatever is in it
     place = pick_device(device)
-    kind = pick_dtype(dtype, config, place)
+    kind = pick_dtype(dtype, config, place, folder)
     reason = unsupported(folder, config, trust_remote_code)
     if model_impl not in ("auto", "native", "transformers"):
         raise ForetokenError(
@@ -209,6 +209,7 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         return gguf.config_of(folder)
     from transformers import AutoConfig
 
+    checkpoint.check_no_adapter(folder)
     file = folder / "config.json"
     if not file.is_file():
         found = sorted(folder.glob(f"*{gguf.SUFFIX}"))
@@ -216,11 +217,6 @@ def read_config(folder: Path, trust_remote_code: bool = False) -> Any:
         one = f"the GGUF file in it, {shown(found[0].name)}" if found else one
         raise ForetokenError(f"{folder} has no config.json; give {one}.")
     _check_model(file)
-    if (folder / "adapter_config.json").is_file():
-        raise ForetokenError(
-            f"{folder} holds an adapter beside a model; merge it into the weights (PEFT's "
-            "merge_and_unload), or move its files away."
-        )
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except Exception as error:

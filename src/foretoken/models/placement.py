@@ -11,6 +11,9 @@ from typing import Any
 import torch
 
 from foretoken.errors import ForetokenError, shown
+from foretoken.models import gguf
+from foretoken.models.checkpoint import Checkpoint
+from foretoken.models.native.check import FLOATS
 
 DTYPES = {
     "float32": torch.float32,
@@ -49,14 +52,16 @@ def pick_device(device: str | torch.device) -> torch.device:
     return chosen
 
 
-def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> torch.dtype:
+def pick_dtype(
+    dtype: str | torch.dtype, config: Any, device: torch.device, source: Path
+) -> torch.dtype:
     """The dtype of this name; "auto" is the checkpoint's on a GPU. Raises `ForetokenError` for one
-    that no model runs in."""
+    that no model runs in. source: the checkpoint's folder, or its GGUF file."""
     if isinstance(dtype, str) and dtype == "auto":
-        stored = getattr(config, "dtype", None)
-        if device.type != "cpu" and isinstance(stored, torch.dtype):
-            return stored
-        return torch.float32
+        if device.type == "cpu":
+            return torch.float32
+        named = getattr(config, "dtype", None)
+        return named if isinstance(named, torch.dtype) else _stored(source)
     given: Any = str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype
     if not isinstance(given, str) or given not in DTYPES:
         raise ForetokenError(
@@ -64,6 +69,13 @@ def pick_dtype(dtype: str | torch.dtype, config: Any, device: torch.device) -> t
             "'float64'."
         )
     return DTYPES[given]
+
+
+def _stored(source: Path) -> torch.dtype:
+    """That of a folder's first weights, as transformers has it where a configuration names none."""
+    headers = {} if gguf.is_named(source) else Checkpoint(source).headers
+    found = (FLOATS[header.dtype] for header in headers.values() if header.dtype in FLOATS)
+    return next(found, torch.float32)
 
 
 @contextmanager

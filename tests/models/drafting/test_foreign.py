@@ -16,7 +16,7 @@ from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.tli import Tli
 from foretoken.engine.engine import Engine
 from foretoken.models.drafting import foreign
-from foretoken.models.drafting.foreign import ForeignModel, SharedTokensModel
+from foretoken.models.drafting.foreign import ForeignModel, ForeignOptions, SharedTokensModel
 from foretoken.models.drafting.vocabulary import shared
 from foretoken.models.target import ModelTarget
 from foretoken.models.warm import common_length
@@ -81,7 +81,8 @@ def test_the_distribution_is_of_shared_tokens_only() -> None:
     """TLI by its definition: the draft model's distribution over what both have, renormalised."""
     theirs, own = Pieces(["a", "b", "c", "d"]), Pieces(["b", "ab", "d", "z", "a"])
     model = TableModel.random(5, seed=4)
-    made = SharedTokensModel(model, ModelTarget(TableModel.random(4), 1, 32), own, theirs)
+    options = ForeignOptions(model, own, theirs)
+    made = SharedTokensModel(options, ModelTarget(TableModel.random(4), 1, 32), nodes=8)
     sequence = Sequence.start([0, 1, 2, 3], DRAWN)  # "abcd" is "ab", "d" to the drafter
     made.begin(sequence)
     assert made.room(sequence) and sequence.state[made].text.tokens == [1, 2]
@@ -100,7 +101,8 @@ def test_the_distribution_is_of_shared_tokens_only() -> None:
 def test_a_step_costs_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long the text before them is."""
     theirs, own = Pieces(list("ab ")), Pieces(["a", "b", " ", "ab"])
-    made = ForeignModel(TableModel.random(4), ModelTarget(TableModel.random(3), 1, 64), own, theirs)
+    options = ForeignOptions(TableModel.random(4), own, theirs)
+    made = ForeignModel(options, ModelTarget(TableModel.random(3), 1, 64), nodes=8)
     sequence = Sequence.start(theirs("ab " * 16)["input_ids"], GREEDY)
     made.begin(sequence)
     compared: list[int] = []
@@ -120,7 +122,8 @@ def test_a_step_costs_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_last_word_is_read_anew() -> None:
     """A word that grows is tokenized as a whole, and what stood there is forgotten."""
     theirs, own = Pieces(list("abcd ")), Pieces(["a", "b", "c", "d", " ", "ab", " ab", "abc"])
-    made = ForeignModel(TableModel.random(8), ModelTarget(TableModel.random(5), 1, 32), own, theirs)
+    options = ForeignOptions(TableModel.random(8), own, theirs)
+    made = ForeignModel(options, ModelTarget(TableModel.random(5), 1, 32), nodes=8)
     sequence = Sequence.start(theirs("ab a")["input_ids"], GREEDY)
     made.begin(sequence)
     held = made._model._cache.lengths
@@ -187,7 +190,8 @@ def test_a_real_tokenizer_of_another_kind(small: Path) -> None:
 def test_an_end_without_a_beginning(pair: Pair) -> None:
     """Ending twice, or what never began, is no error: a step may fail anywhere."""
     theirs, own = two_tokenizers(pair.target.vocab_size)
-    model = ForeignModel(pair.draft, ModelTarget(pair.target, 1, 64), own, theirs)
+    options = ForeignOptions(pair.draft, own, theirs)
+    model = ForeignModel(options, ModelTarget(pair.target, 1, 64), nodes=8)
     sequence = Sequence.start([1, 2, 3], GREEDY)
     model.end(sequence)
     for _ in range(2):
@@ -201,7 +205,7 @@ def test_a_copy_of_nothing() -> None:
     what a draft has left."""
     theirs, own = Pieces(["a", "b", "<end>"], end=2), Pieces(["a", "b", "c"])
     access = ModelTarget(TableModel.random(3), 2, 32)
-    made = ForeignModel(TableModel.random(3), access, own, theirs)
+    made = ForeignModel(ForeignOptions(TableModel.random(3), own, theirs), access, nodes=8)
     one, two = (Sequence.start([2, 2], GREEDY) for _ in range(2))
     for sequence in (one, two):
         made.begin(sequence)

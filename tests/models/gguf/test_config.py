@@ -239,6 +239,28 @@ def test_the_end_of_a_turn_that_the_file_does_not_name(
     assert config.ends(GGUFFile(path)) == {gguf_files.VOCAB - 2, 3}
 
 
+@pytest.mark.parametrize(
+    ("texts", "ends"),
+    [
+        (("<|return|>", "<|end|>", "<|call|>"), ("<|return|>", "<|call|>")),
+        (("<|flush|>", "<|end|>", "<|calls|>"), ("<|flush|>", "<|calls|>")),
+        (("<|end|>", "<|call|>"), ("<|end|>", "<|call|>")),
+        (("<|end|>", "<|return|>"), ("<|end|>", "<|return|>")),
+        (("[EOT]", "<turn|>", "<|tool_response>"), ("[EOT]", "<turn|>", "<|tool_response>")),
+    ],
+)
+def test_ends_of_models_that_write_several_messages(
+    texts: tuple[str, ...], ends: tuple[str, ...], tmp_path: Path
+) -> None:
+    """gpt-oss ends its analysis by what ends a whole turn elsewhere, and then answers; a call or
+    the answer ends its text."""
+    tokens = [*gguf_files.tokens()[: -len(texts)], *texts]
+    also: dict[str, Any] = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": None}
+    also["tokenizer.ggml.eos_token_id"] = tokens.index(ends[0])
+    found = config.ends(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
+    assert found == {tokens.index(text) for text in ends}
+
+
 def test_scaling_that_transformers_would_leave_out_is_refused(tmp_path: Path) -> None:
     also = {"llama.rope.scaling.type": "yarn"}
     with pytest.raises(

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import stored_models
@@ -92,11 +94,78 @@ def test_what_a_file_cannot_say_is_refused(case: str, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.gguf*"))
 
 
+def pieces(scheme: str) -> Any:
+    """A tokenizer as Llama 2's, which puts a space before texts by this scheme."""
+    names = ["<unk>", "</s>", *(f"<0x{i:02X}>" for i in range(256)), "▁", "a", "b", "ab", "▁ab"]
+    vocabulary = {name: i for i, name in enumerate(names)}
+    made = Tokenizer(
+        models.BPE(
+            vocabulary,
+            [("a", "b"), ("▁", "ab")],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    made.pre_tokenizer = pre_tokenizers.Metaspace("▁", prepend_scheme=scheme, split=False)
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, unk_token="<unk>", eos_token="</s>", bos_token="</s>"
+    )
+
+
+def test_a_space_before_a_text_alone_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers puts none after a special token where Llama's folders say so, and a file is read
+    as if there was one: conversations have other ids."""
+    words = pieces("always")
+    folder = stored_models.written(tmp_path / "model", vocab_size=len(words))
+    written(folder, tmp_path / "a.gguf", words)
+    text = "ab</s>ab"
+    assert load_tokenizer(tmp_path / "a.gguf")(text)["input_ids"] == words(text)["input_ids"]
+    assert not caplog.records
+    alone = pieces("first")
+    written(folder, tmp_path / "b.gguf", alone)
+    assert load_tokenizer(tmp_path / "b.gguf")(text)["input_ids"] != alone(text)["input_ids"]
+    assert "what follows a special token" in caplog.text
+
+
 def test_a_tensor_without_a_name_is_refused(tmp_path: Path) -> None:
     folder = stored_models.written(tmp_path / "model")
     stored_models.change_tensors(folder, lambda t: t.update({"model.extra": torch.zeros(3)}))
     with pytest.raises(ForetokenError, match=r"'model\.extra' has no name"):
         written(folder, tmp_path / "a.gguf")
+
+
+def test_rotary_frequencies_are_left_out(tmp_path: Path) -> None:
+    """Old files have them, and they follow from the configuration."""
+    folder = stored_models.written(tmp_path / "model")
+    stored_models.change_tensors(
+        folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8)})
+    )
+    written(folder, tmp_path / "a.gguf")
+    found = logits_after(load_model(tmp_path / "a.gguf", backend="plain"), IDS)
+    expected = logits_after(load_model(folder, backend="plain"), IDS)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_weights_that_are_quantised_are_refused(family: str, tmp_path: Path) -> None:
+    """By what the configuration says, and where it is silent by their dtype: without its scales
+    it would be another model."""
+    folder = stored_models.written(tmp_path / "model", family)
+    name = "model.layers.1.mlp.up_proj.weight"
+    stored_models.change_tensors(
+        folder, lambda t: t.update({name: t[name].to(torch.float8_e4m3fn)})
+    )
+    with pytest.raises(ForetokenError, match=r"up_proj.* is stored as F8_E4M3"):
+        written(folder, tmp_path / "a.gguf")
+    stored_models.change_config(folder, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(ForetokenError, match="is quantised already, and a GGUF file"):
+        written(folder, tmp_path / "a.gguf")
+    assert not list(tmp_path.glob("*.gguf*"))
 
 
 @pytest.mark.parametrize("ends", [[0], [0, 5], [5, 7], [0, 5, 7]])

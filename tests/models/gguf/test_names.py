@@ -14,6 +14,7 @@ def test_each_tensor_has_its_name(architecture: str) -> None:
     for name, weight in model.named_parameters():
         stored, _ = gguf_files.stored(architecture, model.config, name, weight)
         assert family.name_of(stored) == name
+        assert family.stored_name(name) == stored
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,13 @@ def test_each_tensor_has_its_name(architecture: str) -> None:
 )
 def test_another_tensor_has_none(stored: str) -> None:
     assert FAMILIES["llama"].name_of(stored) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["model.layers.0.self_attn.q_proj.weight_scale_inv", "lm_head.bias", "model.norm.bias"]
+)
+def test_what_would_not_be_read_back_has_none(name: str) -> None:
+    assert FAMILIES["llama"].stored_name(name) is None
 
 
 def test_what_differs_from_transformers() -> None:

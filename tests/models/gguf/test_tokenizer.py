@@ -136,7 +136,8 @@ def test_no_space_is_put_before_a_text_where_the_file_says_so(tmp_path: Path) ->
 @pytest.mark.parametrize("prefix", [True, False])
 def test_a_space_before_what_follows_a_special_token(prefix: bool, tmp_path: Path) -> None:
     """As the makers of Llama 2 and Mistral write their chats, and llama.cpp; transformers' reader
-    puts it before the whole text alone. A space that is there is not doubled."""
+    puts it before the whole text alone. A space that is there is not doubled, as in transformers;
+    llama.cpp doubles it."""
     path = gguf_files.written(tmp_path / "a.gguf", also=pieces(add_space_prefix=prefix))
     made = tokenizer.read(GGUFFile(path))
     ids = made("<s>ab</s>ab<img>a</s> ab", add_special_tokens=False)["input_ids"]
@@ -144,6 +145,25 @@ def test_a_space_before_what_follows_a_special_token(prefix: bool, tmp_path: Pat
     assert made.convert_ids_to_tokens(ids) == ["<s>", ab, "</s>", ab, "<img>", a, "</s>", "▁ab"]
     written = vocabulary.metadata(made, len(PIECES + BYTES))
     assert written["tokenizer.ggml.add_space_prefix"] == prefix
+
+
+def test_phi_3_puts_a_space_before_one(tmp_path: Path) -> None:
+    """As transformers reads it; it has Llama's vocabulary, whose texts get none there."""
+    for architecture, count in (("phi3", 3), ("llama", 2)):
+        (folder := tmp_path / architecture).mkdir()
+        writer = gguf.GGUFWriter(folder / "a.gguf", architecture)
+        for key, value in pieces().items():
+            if value is not None:
+                gguf_files.add(writer, key, value)
+        gguf_files.finish(writer)
+        ours = load_tokenizer(folder / "a.gguf")
+        theirs = AutoTokenizer.from_pretrained(folder, gguf_file="a.gguf")
+        for text in ("ab", " ab", "  ab", "a  ab", *TEXTS):
+            ids = theirs(text)["input_ids"]
+            assert ours(text)["input_ids"] == ids, text
+            assert ours.decode(ids) == theirs.decode(ids)
+        read = ours.convert_ids_to_tokens(ours("  ab", add_special_tokens=False)["input_ids"])
+        assert read == [*["▁"] * (count - 1), "▁ab"]
 
 
 def test_phi_3_strips_what_follows_a_special_token(tmp_path: Path) -> None:

@@ -484,6 +484,29 @@ def test_an_encoder_decoder_is_refused_before_its_weights_are_read(tmp_path: Pat
     assert_sentence(str(caught.value), str(tmp_path))
 
 
+def test_a_family_without_a_causal_language_model(tmp_path: Path) -> None:
+    """Its files are whole, so fetching them again helps nobody."""
+    tf.Mistral3Config().save_pretrained(tmp_path)
+    with pytest.raises(ForetokenError, match="no causal language model of its family") as caught:
+        load.load_model(tmp_path, device="cpu")
+    assert_sentence(str(caught.value), str(tmp_path), "'mistral3'", "text alone")
+
+
+def test_a_package_that_is_missing_is_all_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPTQ, AWQ and others ask for theirs by name."""
+
+    def lacks(*_: Any, **__: Any) -> Any:
+        raise ImportError("Loading this requires optimum (`pip install optimum`)")
+
+    original("gpt2").save_pretrained(tmp_path)
+    monkeypatch.setattr(tf.GPT2LMHeadModel, "from_pretrained", lacks)
+    with pytest.raises(ForetokenError, match=r": .* \(`pip install optimum`\)\.$") as caught:
+        load.load_model(tmp_path, device="cpu")
+    assert_sentence(str(caught.value), str(tmp_path))
+
+
 def test_attention_that_ignores_the_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = original("gpt2")
     forward = type(model.transformer).forward

@@ -93,6 +93,15 @@ def test_evaluation_is_put_back() -> None:
     assert [module.training for module in model.modules()] == [True, True, False]
 
 
+def test_parts_that_train_in_a_model_that_does_not() -> None:
+    """PEFT adds its layers so, with their dropout."""
+    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Dropout()).eval()
+    model[1].train()
+    with evaluating(model):
+        assert not any(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == [False, False, True]
+
+
 def test_answers_are_for_the_thread_that_asks() -> None:
     """Another thread's calls go through the module; afterwards all do."""
     module, seen = torch.nn.Identity(), []

@@ -10,10 +10,13 @@ import pytest
 import torch
 import transformers as tf
 from safetensors.torch import load_file
+from torch import Tensor
+from transformers import LlamaConfig
 
 from architectures import tiny
 from foretoken.errors import ForetokenError
 from foretoken.models.hf.adapter import HFModel
+from foretoken.models.hf.check import check_report
 from foretoken.models.load import load_model
 from foretoken.testing import logits_after, tiny_transformers
 from stored_models import IDS, change_config, change_tensors, theirs, written
@@ -78,6 +81,38 @@ def test_shapes_dtypes_and_layers(folder: Path) -> None:
     refused(folder, "q_proj.* is stored as I32")
     change_tensors(folder, lambda x: x.update({name: torch.cat((x[name].float(),) * 2)}))
     refused(folder, "q_proj.* has the shape .* configuration calls for")
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "static"}
+
+
+def quantised(folder: Path, method: dict[str, Any], scales: str) -> Path:
+    """Its products become float8, with their scales under such a name."""
+
+    def change(tensors: dict[str, Tensor]) -> None:
+        for name in [name for name in tensors if "proj" in name]:
+            scale = tensors[name].abs().max() / 448
+            tensors[name] = (tensors[name] / scale).to(torch.float8_e4m3fn)
+            tensors[name.replace("weight", scales)] = scale
+
+    change_tensors(written(folder), change)
+    change_config(folder, quantization_config=method)
+    return folder
+
+
+def test_a_method_that_transformers_does_not_know(tmp_path: Path) -> None:
+    """It would cast the quantised numbers, and multiply nothing by their scales."""
+    quantised(tmp_path, {"quant_method": "modelopt", "quant_algo": "FP8"}, "weight_scale")
+    refused(tmp_path, "is quantised by 'modelopt', which transformers doesn't read; use the model")
+
+
+def test_scales_under_another_name_than_transformers_reads(tmp_path: Path) -> None:
+    """AutoFP8's; those of a part that isn't read are nobody's loss."""
+    pytest.importorskip("accelerate")
+    refused(quantised(tmp_path, FP8, "weight_scale"), r"proj\.weight_scale', by which transformers")
+    report = {"missing_keys": (), "mismatched_keys": ()}
+    unread = {"vision.a.weight", "vision.a.weight_scale", "model.layers.0.self_attn.k_scale"}
+    check_report(tmp_path, LlamaConfig(num_hidden_layers=2), report | {"unexpected_keys": unread})
 
 
 def test_a_model_without_safetensors_is_bounded_by_its_files(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from foretoken.drafters.hydra import Hydra, HydraHeads
 from foretoken.drafters.mtp import Mtp, MtpModule
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.online import Online
+from foretoken.drafters.peagle import PEagleModule
 from foretoken.drafters.shared.mistakes import Example
 from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
@@ -32,6 +33,7 @@ from foretoken.testing.checks import check_seeded, serve, texts
 from foretoken.testing.models import Pair, tiny_pair
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.eagle import EagleModule
+from foretoken.trainable.eagle3 import Eagle3Module
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.target_only import TargetOnly
 from lessons import randomised
@@ -240,6 +242,9 @@ def test_levels_that_it_lacks_are_refused() -> None:
     native = model_of("t5")[0]
     with pytest.raises(ForetokenError, match=r"needs .*\(e\) .* use a decoder-only model"):
         engine(native, method="swift")
+    for method, module in (("eagle3", Eagle3Module), ("peagle", PEagleModule)):
+        with pytest.raises(ForetokenError, match=r"needs .*\(d\) .* use a decoder-only model"):
+            engine(native, method=method, model=random_weights(module, native))
     with pytest.raises(ForetokenError, match="Method ppd needs"):
         Engine(build({"method": "ppd"}).wrapped(target_for(native, 1, 8)), Nothing(), TargetOnly())
 

@@ -39,11 +39,13 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.tree import DraftTree
 from foretoken.trees.grow import Frontier
 
+UNUSED = 256
+"""Rows by which embeddings of one tokenizer may differ, as some are padded for speed."""
+
 _log = logging.getLogger(__name__)
 
 _CHUNK = 512  # tokens that a pass catches up, all rows together
 _MISSING = 16  # rows that lack more catch up by themselves, so that the others need no padding
-_UNUSED = 256  # rows by which an embedding may be padded for speed
 _SPARE = 64  # cache places after the context, for drafts that reach over its end
 
 
@@ -86,7 +88,7 @@ class DraftModel:
         """Raises `ForetokenError` where the vocabularies differ by more than unused rows, and where
         one of the two is an encoder–decoder and the other is not."""
         self.lm = as_causal_lm(model, access, backend, vocab_size)
-        if abs(self.lm.vocab_size - access.vocab_size) > _UNUSED:
+        if abs(self.lm.vocab_size - access.vocab_size) > UNUSED:
             raise ForetokenError(
                 f"The draft model's vocabulary has {self.lm.vocab_size} tokens and the target's "
                 f"{access.vocab_size}; use a drafter with the target's tokenizer, or method 'tli' "

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,6 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 
 _LONGER = 2  # own tokens that are stored for each of the target's, if the model's context allows
-_NODES = 64
 
 
 @dataclass(slots=True)
@@ -61,42 +60,44 @@ class _Texts:
         access.budget.join(self.budget)
 
 
+@dataclass(eq=False)
+class ForeignOptions:
+    """model, tokenizer: the draft model and its own tokenizer (a folder, hub id, or both loaded);
+    target_tokenizer: None takes the one that the target was loaded with; max_cached_words: how many
+    groups' tokens are remembered; draft_backend: see `as_causal_lm`."""
+
+    model: Any = None
+    tokenizer: Any = None
+    target_tokenizer: Any = None
+    max_cached_words: int = field(default=65_536, kw_only=True)
+    draft_backend: str | None = field(default=None, kw_only=True)
+
+
 class ForeignModel:
-    """`model` and its tokenizer (a folder, hub id, or both loaded) as a drafter in own tokens.
+    """A model with a tokenizer of its own as a drafter in own tokens. nodes: those of a draft at
+    most."""
 
-    target_tokenizer: None takes the one that the target was loaded with. words: how many groups'
-    tokens are remembered. backend: see `as_causal_lm`. nodes: own tokens of a draft at most.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        access: Access,
-        tokenizer: Any = None,
-        target_tokenizer: Any = None,
-        words: int = 0,
-        backend: str | None = None,
-        nodes: int = _NODES,
-    ) -> None:
+    def __init__(self, options: ForeignOptions, access: Access, nodes: int) -> None:
         """Raises `ForetokenError` where a tokenizer is missing, and for an encoder–decoder."""
-        check_range(0, sys.maxsize, max_cached_words=words)
+        check_range(0, sys.maxsize, max_cached_words=options.max_cached_words)
         if access.opening:
             raise ForetokenError(
                 "A draft model with a tokenizer of its own doesn't read an encoder–decoder's "
                 "source; use 'sps' with a model of the target's tokenizer, or 'pld'."
             )
-        lm = as_causal_lm(model, access, backend)
+        model, tokenizer = options.model, options.tokenizer
+        lm = as_causal_lm(model, access, options.draft_backend)
         self.own = Vocabulary(
             _tokenizer(tokenizer, model, access, "draft model", "tokenizer"), lm.vocab_size
         )
-        of_target = target_tokenizer or access.tokenizer
+        of_target = options.target_tokenizer or access.tokenizer
         self.theirs = Vocabulary(
             _tokenizer(of_target, None, access, "target", "target_tokenizer"), access.vocab_size
         )
         self._model = DraftModel(lm, _Texts(lm.vocab_size, access), nodes + 1)
         self._budget = access.budget
         self.lm, self.device = self._model.lm, self._model.device
-        self._tokens_of = lru_cache(words)(self._tokenized)
+        self._tokens_of = lru_cache(options.max_cached_words)(self._tokenized)
 
     def begin(self, sequence: Sequence) -> None:
         """Take a cache slot."""
@@ -178,18 +179,9 @@ class SharedTokensModel(ForeignModel):
     """A `ForeignModel` with distributions over the target's vocabulary, where only shared tokens
     have mass."""
 
-    def __init__(
-        self,
-        model: Any,
-        access: Access,
-        tokenizer: Any = None,
-        target_tokenizer: Any = None,
-        words: int = 0,
-        backend: str | None = None,
-        nodes: int = _NODES,
-    ) -> None:
+    def __init__(self, options: ForeignOptions, access: Access, nodes: int) -> None:
         """Raises `ForetokenError` where the vocabularies have no token in common."""
-        super().__init__(model, access, tokenizer, target_tokenizer, words, backend, nodes)
+        super().__init__(options, access, nodes)
         pairs = shared(self.own, self.theirs)
         if not pairs:
             raise ForetokenError(

@@ -34,10 +34,15 @@ _IDS = {
 }
 ENDS = tuple(f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
 _TOKENS = "tokenizer.ggml.tokens"
+_END_OF_MESSAGE = "<|end|>"
 _KNOWN_ENDS = {
-    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<EOT>", "_<EOT>"),
-    *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>"),
+    *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", _END_OF_MESSAGE, "<end_of_turn>", "<EOT>"),
+    *("_<EOT>", "[EOT]", "[EOS]", "<turn|>", "<|tool_response>", "[e~["),
+    *("<|return|>", "<|call|>", "<|calls|>", "<|flush|>"),
+    *("<|endoftext|>", "<|end_of_text|>", "<end_of_utterance>", "<｜end▁of▁sentence｜>"),
 }
+_CALLS, _ANSWERED = {"<|call|>", "<|calls|>"}, {"<|return|>", "<|flush|>"}
+"""Ends of the text of models that write several messages: `_END_OF_MESSAGE` is none beside them."""
 _CONTROL_ENDS = {"<eos>", "</s>"}
 """Ends of the text where they are control tokens: Gemma's `</s>` is HTML's."""
 _KNOWN = {
@@ -165,8 +170,9 @@ def _vocabulary(numbers: _Numbers) -> int:
 
 def ends(file: GGUFFile) -> frozenset[int]:
     """The ids of the tokens that end a text: of the whole, of a turn, of a message. Where the file
-    names none of a turn, all are known by their texts too, as in llama.cpp: the one that it names
-    of a model for chats is a turn's as a rule, and after other texts the whole's is written."""
+    names none of a turn, all are known by their texts too, by which llama.cpp always knows them:
+    the one that it names of a model for chats is a turn's as a rule, and after other texts the
+    whole's is written."""
     ids = [file.metadata[key] for key in ENDS if key in file.metadata]
     if any(type(i) is not int or i < 0 for i in ids):
         raise file.refusal(f"its end-of-text ids are {shown(ids)}")
@@ -175,12 +181,14 @@ def ends(file: GGUFFile) -> frozenset[int]:
     kinds: Any = file.metadata.get("tokenizer.ggml.token_type")
     listed = isinstance(kinds, list) and len(kinds) == len(tokens)
     control = {i for i, kind in enumerate(kinds) if kind == CONTROL} if listed else set()
-    known = (
-        i
+    known = {
+        token: i
         for i, token in enumerate(tokens)
         if token in _KNOWN_ENDS or (token in _CONTROL_ENDS and i in control)
-    )
-    return frozenset([*ids, *known])
+    }
+    if _CALLS & known.keys() and _ANSWERED & known.keys():
+        known.pop(_END_OF_MESSAGE, None)
+    return frozenset([*ids, *known.values()])
 
 
 def dtype_of(file: GGUFFile) -> torch.dtype:

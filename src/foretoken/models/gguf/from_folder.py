@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, shown
-from foretoken.models.checkpoint import Checkpoint, check_layers
+from foretoken.models.checkpoint import Checkpoint, check_layers, follows
 from foretoken.models.gguf import config, tokenizer, vocabulary
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS, Family
 from foretoken.models.gguf.reader import GGUFFile
 from foretoken.models.native import block, check
+
+_log = logging.getLogger(__name__)
 
 _TEXTS = (
     "The quick brown fox, 12345 dogs & naïve 東京 हिन्दी\n\n\tif x == 10:\r\n    y = 'don't'",
@@ -45,7 +48,8 @@ class FolderSource:
         _check_whole(self._stored, model_config)
         self._names: dict[str, str] = {}
         for name in self._stored.headers:
-            self._names[self._written_name(name)] = name
+            if not follows(name):
+                self._names[self._written_name(name)] = name
         if model_config.tie_word_embeddings:
             self._tie()
         self._factors = _rope_factors(model_config)
@@ -109,22 +113,47 @@ class FolderSource:
                 )
         if self._words is not None:
             same = tokenizer.read(file)
-            if any(same(text)["input_ids"] != self._words(text)["input_ids"] for text in _TEXTS):
+            if self._differs(same, _TEXTS):
                 raise ForetokenError(
                     "The tokenizer can't be written into a GGUF file: it would cut text in another "
                     "way; use llama.cpp's converter."
                 )
+            if self._differs(same, self._marked()):
+                _log.warning(
+                    "A GGUF file can't say how this tokenizer cuts what follows a special token: "
+                    "it will be read with a space there, so that some conversations have other "
+                    "ids than with the folder. Give its tokenizer with --tokenizer to keep them."
+                )
+
+    def _differs(self, same: Any, texts: Iterable[str]) -> bool:
+        """Whether any of these texts has other ids by the file's tokenizer."""
+        return any(same(text)["input_ids"] != self._words(text)["input_ids"] for text in texts)
+
+    def _marked(self) -> list[str]:
+        """Texts with special tokens; the unknown one is none in a text."""
+        words = self._words
+        marks = [mark for mark in words.all_special_tokens if mark != words.unk_token]
+        return [f"a{mark}a\n{mark}\na {mark} a" for mark in marks]
 
 
 def _check_whole(stored: Checkpoint, of: Any) -> None:
     """Raise `ForetokenError` where tensors that the configuration calls for are missing, have
-    another shape, or belong to layers beyond its last: a file would have them so."""
+    another shape, are no floating-point numbers, or belong to layers beyond its last: a file would
+    have them so."""
+    if getattr(of, "quantization_config", None) is not None:
+        raise ForetokenError(
+            f"{stored.folder} is quantised already, and a GGUF file has blocks of its own; export "
+            "the model that it was made from."
+        )
     missing = []
     for name, shape in check.tensors(of, check.shape_of(of)).items():
         try:
-            check.agrees(name, stored.header(name).shape, shape)
+            header = stored.header(name)
         except KeyError:
             missing.append(name)
+        else:
+            check.agrees(name, header.shape, shape)
+            check.check_dtype(name, header.dtype)
     ends = {check.EMBEDDING, check.HEAD}
     if of.tie_word_embeddings and not ends <= {*missing}:  # one of them is both
         missing = [name for name in missing if name not in ends]

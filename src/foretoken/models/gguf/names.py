@@ -57,11 +57,13 @@ class Family:
     def stored_name(self, name: str) -> str | None:
         """The file's name of transformers' tensor; None for one that the family doesn't have."""
         module, _, part = name.rpartition(".")
+        if part not in ("weight", "bias"):
+            return None
         if match := _MODULE.fullmatch(module):
             inside = {own: stored for stored, own in self.layer.items()}.get(match[2])
             return inside and f"blk.{match[1]}.{inside}.{part}"
         end = {own: stored for stored, own in _ENDS.items()}.get(module)
-        return end and f"{end}.{part}"
+        return f"{end}.{part}" if end and part == "weight" else None
 
     def is_paired(self, stored: str) -> bool:
         """Whether the rows of this tensor of the file stand in pairs."""

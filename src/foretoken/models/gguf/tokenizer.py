@@ -3,8 +3,9 @@
 The ids are those of transformers' `AutoTokenizer.from_pretrained(…, gguf_file=…)`, but where it
 cuts text in a simpler way than the model's makers (`DIGITS`, `WHOLE`; the space after a special
 token, in `_sentencepiece`; the white space that Phi 3's take): there they are the makers', and
-llama.cpp's. A way of cutting text into words that isn't known here is refused, as another one would
-give other ids.
+llama.cpp's. Where a text begins with a space, or does so after a special token, they are
+transformers': it puts no other one before it but for Phi 3, and llama.cpp does for all. A way of
+cutting text into words that isn't known here is refused, as another one would give other ids.
 """
 
 from __future__ import annotations
@@ -197,7 +198,8 @@ def _words(file: GGUFFile) -> str:
 def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Any:
     """BPE over characters, whose merges follow from the vocabulary; Gemma's by its order. Others
     put a space before a text, and before what follows a special token: in SentencePiece's own
-    library, with which the models were made, that is another text."""
+    library, with which the models were made, that is another text. One that is there already is
+    enough, but for Phi 3's: as in transformers."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     gemma = file.architecture.startswith("gemma")
@@ -216,9 +218,13 @@ def _sentencepiece(file: GGUFFile, tokens: list[str]) -> Any:
         made.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
     else:
         prefix = file.metadata.get("tokenizer.ggml.add_space_prefix", True)
-        made.pre_tokenizer = pre_tokenizers.Metaspace(
-            _SPACE, prepend_scheme="always" if prefix else "never", split=False
-        )
+        if prefix and file.architecture == "phi3":
+            spaced = [normalizers.Prepend(_SPACE), normalizers.Replace(" ", _SPACE)]
+            made.normalizer = normalizers.Sequence(spaced)
+        else:
+            made.pre_tokenizer = pre_tokenizers.Metaspace(
+                _SPACE, prepend_scheme="always" if prefix else "never", split=False
+            )
         after += [decoders.Strip(" ", 1, 0)] if prefix else []
     made.decoder = decoders.Sequence(after)
     return made

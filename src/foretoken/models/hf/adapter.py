@@ -20,7 +20,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+)
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError, one_line
@@ -75,7 +80,7 @@ def load(
             if gguf.is_named(folder)
             else AutoConfig.from_pretrained(folder, **options)
         )
-        if reason := unsupported(config):
+        if reason := unsupported(config) or _unknown(config):
             raise ForetokenError(f"{folder} can't be served: {reason}.")
         if dtype == torch.float64 or device.type == "cpu":
             options["experts_implementation"] = "eager"  # the grouped product has no float64
@@ -93,6 +98,8 @@ def load(
             check_all_read(folder, model)
     except ForetokenError:
         raise
+    except ImportError as error:  # which names what to install
+        raise ForetokenError(f"transformers can't load {folder}: {one_line(error)}.") from error
     except Exception as error:
         raise ForetokenError(
             f"transformers can't load {folder} ({one_line(error)}); check that it is a complete "
@@ -103,6 +110,17 @@ def load(
         model.generation_config.eos_token_id = ends  # transformers reads one of them
     spread(model)
     return HFModel(model.to(device).eval())
+
+
+def _unknown(config: Any) -> str | None:
+    """Why there is no class for a configuration, like `unsupported`."""
+    own = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or ())
+    if own or type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
+        return None
+    return (
+        f"transformers has no causal language model of its family, {config.model_type!r}; use a "
+        "model that reads and writes text alone"
+    )
 
 
 def _read(folder: Path, config: Any, **options: Any) -> Any:

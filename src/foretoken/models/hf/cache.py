@@ -32,8 +32,7 @@ _KINDS = {"full_attention", "sliding_attention", "chunked_attention", "attention
 def unsupported(config: Any) -> str | None:
     """Why a configuration can't be served and what to use instead, or None where nothing shows."""
     text = config.get_text_config(decoder=True)
-    listed = getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None)
-    kinds = set(listed or ())
+    kinds = set(_listed(text))
     foreign = ", ".join(sorted(kinds - _KINDS))
     if getattr(config, "is_encoder_decoder", False):
         return (
@@ -66,6 +65,18 @@ def unsupported(config: Any) -> str | None:
     return None
 
 
+def _listed(config: Any) -> Any:
+    """The types of layers, where a configuration lists them."""
+    named = (getattr(config, name, None) for name in ("layer_types", "layers_block_type"))
+    return next(filter(None, named), ())
+
+
+def _attends(config: Any) -> bool:
+    """Whether every layer is listed as one that keeps keys and values."""
+    listed = _listed(config)
+    return len(listed) == config.num_hidden_layers and _KINDS.issuperset(listed)
+
+
 def _alibi(config: Any) -> bool:
     nested = getattr(config, "attn_config", None)
     nested_alibi = nested.get("alibi") if isinstance(nested, dict) else getattr(nested, "alibi", 0)
@@ -75,7 +86,8 @@ def _alibi(config: Any) -> bool:
 def unfit(model: PreTrainedModel, decoder: Any) -> str | None:
     """Why a loaded model can't be served (its class, its forward, its devices), like
     `unsupported`."""
-    if getattr(model, "_is_stateful", False):
+    text = model.config.get_text_config(decoder=True)
+    if getattr(model, "_is_stateful", False) and not _attends(text):  # said of a whole family
         return (
             "it keeps a recurrent state, which can't go back to before a rejected draft; use a "
             "model with attention in every layer"
@@ -187,8 +199,9 @@ def pass_cache(cache: KVCache, feed: Feed) -> Cache:
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """The model without dropout; every module's mode is put back."""
-    training = [m for m in model.modules() if m.training] if model.training else []
+    """The model without dropout; every module's mode is put back. Adapters that were added to a
+    model in evaluation mode train all the same."""
+    training = [m for m in model.modules() if m.training]
     for module in training:
         module.training = False
     try:

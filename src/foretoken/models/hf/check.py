@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.quantizers import AutoHfQuantizer
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 from foretoken.models import gguf
 from foretoken.models.checkpoint import Checkpoint, Header, check_layers, has_safetensors
 from foretoken.models.native import check
@@ -52,8 +53,14 @@ def check_sizes(folder: Path, config: Any, trust_remote_code: bool = False) -> N
     headers = Checkpoint(folder).headers if has_safetensors(folder) else {}
     if headers and text.num_hidden_layers > len(headers):
         raise _too_large(folder, f"{text.num_hidden_layers} layers", f"{len(headers)} tensors")
-    if getattr(config, "quantization_config", None) is None:
+    quantised = [getattr(each, "quantization_config", None) for each in (config, text)]
+    if (given := quantised[0] or quantised[1]) is None:
         _check_weights(folder, config, headers, trust_remote_code)
+    elif not AutoHfQuantizer.supports_quant_method(given):  # it would cast what it finds
+        raise ForetokenError(
+            f"{folder} is quantised by {shown(given.get('quant_method'))}, which transformers "
+            "doesn't read; use the model in another format, or one that isn't quantised."
+        )
 
 
 def _check_weights(
@@ -82,6 +89,7 @@ def _held(folder: Path) -> tuple[int, str]:
 
 def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
     """Raises `ForetokenError` for what transformers found missing or left out."""
+    _check_scales(folder, report["unexpected_keys"])
     if missing := sorted(report["missing_keys"]):
         raise ForetokenError(
             f"{folder} has no tensor {missing[0]!r} ({len(missing)} missing in all), which its "
@@ -93,6 +101,19 @@ def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
     ahead = getattr(text, "num_nextn_predict_layers", None)
     ahead = ahead if isinstance(ahead, int) else 0
     check_layers(report["unexpected_keys"], text.num_hidden_layers, ahead)
+
+
+def _check_scales(folder: Path, unread: Collection[str]) -> None:
+    """Raises `ForetokenError` where weights are read and what they are to be multiplied by isn't:
+    AutoFP8's files name their method as others do whose scales have other names."""
+    for name in sorted(unread):
+        module, _, part = name.rpartition(".")
+        scales = part.startswith("weight_scale") or part in ("scale", "scales")
+        if scales and f"{module}.weight" not in unread:
+            raise ForetokenError(
+                f"{folder} has {shown(name)}, by which transformers doesn't multiply the weights "
+                "that it is of; use the model in another format, or one that isn't quantised."
+            )
 
 
 def check_all_read(file: Path, model: Any) -> None:

@@ -133,11 +133,11 @@ class Graphs:
 
 
 def sizes(slots: int, cells: int) -> list[Size]:
-    """The grid (B', T', L') for a cache of this many slots and cells."""
+    """The grid (B', T', L') for a cache of this many slots and cells: nothing without slots."""
     lengths = [cells]
     while lengths[-1] > SHORTEST:
         lengths.append(max(SHORTEST, lengths[-1] // 2))
-    rows = sorted({min(count, slots) for count in ROWS})
+    rows = sorted({min(count, slots) for count in ROWS} - {0})
     return [(b, t, n) for n in lengths for b in rows for t in TOKENS if b * t <= MOST and t <= n]
 
 
