@@ -83,8 +83,8 @@ MASKING: dict[str, Mutant] = {
     ),
     "drafters learn what a grammar left": Mutant(
         "foretoken.drafters.token_recycling:TokenRecycling.observe",
-        "scores.logits[rows]",
-        "scores.probs[rows]",
+        "scores.logits[rows[own]]",
+        "scores.probs[rows[own]]",
         (SERVED.format("what_is_learned_of_a_constrained_request_is_the_models_own"),),
     ),
 }

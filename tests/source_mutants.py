@@ -409,9 +409,9 @@ SAMPLED: dict[str, Mutant] = {
         ("engine/test_stopping.py::test_tokens_that_come_together",),
     ),
     "choices of the failed stay in the totals": Mutant(
-        "foretoken.engine.stats:AcceptanceStats.remove",
-        "self.chosen.subtract(other.chosen)",
-        "None",
+        "foretoken.engine.stats:AcceptanceStats._combine",
+        "sign * count",
+        "max(0, sign) * count",
         ("engine/test_stats.py::test_totals_without_one_request",),
     ),
     "an end changes no slot": Mutant(

@@ -139,10 +139,10 @@ def test_cancelled_before_it_was_added(llm: LLM) -> None:
 def test_cancelled_while_it_is_added(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     there, go, add = threading.Event(), threading.Event(), Engine.add
 
-    def slow(*args: Any) -> Any:
+    def slow(*args: Any, **more: Any) -> Any:
         there.set()
         go.wait()
-        return add(*args)
+        return add(*args, **more)
 
     async def ask() -> None:
         front = AsyncLLM(llm)
@@ -155,6 +155,44 @@ def test_cancelled_while_it_is_added(llm: LLM, monkeypatch: pytest.MonkeyPatch) 
         assert not busy(llm) and front.load == (0, 0)
 
     monkeypatch.setattr(Engine, "add", slow)
+    asyncio.run(ask())
+
+
+def test_times_begin_when_a_request_is_asked_for(llm: LLM) -> None:
+    """Not when the step that then runs has ended; or when it is said."""
+
+    async def ask(**arrived: float) -> RequestOutput:
+        there, go = threading.Event(), threading.Event()
+
+        def hold(_: Any) -> None:
+            there.set()
+            go.wait()
+
+        held = llm.worker.submit(hold)
+        await asyncio.to_thread(there.wait)
+        adding = asyncio.create_task(AsyncLLM(llm).submit([1, 2], SHORT, **arrived))
+        await asyncio.sleep(0.3)
+        go.set()
+        await asyncio.wrap_future(held)
+        return [output async for output in await adding][-1]
+
+    for arrived, least in ({}, 0.2), ({"arrived": time.perf_counter() - 50}, 50):
+        stats = asyncio.run(ask(**arrived)).stats
+        assert stats.queue_time is not None and stats.time_to_first_token is not None
+        assert least < stats.queue_time < stats.time_to_first_token < least + 40
+
+
+def test_what_is_written_is_no_load(llm: LLM) -> None:
+    """Though nobody has read it."""
+
+    async def ask() -> None:
+        front = AsyncLLM(llm)
+        streams = [await front.submit("ab", SHORT) for _ in range(3)]
+        while busy(llm):
+            await asyncio.sleep(0.01)
+        assert front.load == (0, 0)
+        assert [len([output async for output in stream]) for stream in streams] == [1] * 3
+
     asyncio.run(ask())
 
 

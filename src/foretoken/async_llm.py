@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import Future
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretoken.engine import prompts as reader
@@ -79,9 +80,10 @@ class AsyncLLM:
 
     @property
     def load(self) -> Load:
-        """The requests that were asked for here and haven't ended."""
+        """The requests that were asked for here and that are still to be written; not those of
+        which the last output has yet to be read."""
         with self._changing:
-            started = [stream.started for stream in self._streams.values()]
+            started = [stream.started for stream in self._streams.values() if not stream.written]
         return Load(sum(started), len(started) - sum(started))
 
     async def generate(
@@ -110,25 +112,31 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         observer: Receiver | None = None,
+        arrived: float | None = None,
     ) -> OutputStream:
         """Queue a request; returns the stream of its outputs, to be read in an `async with` block.
 
         As `generate`, but what can't be served is refused here, before anything is read. `observer`
         is called on the engine's thread with the output after each step that changed it; it must
-        be quick, must not raise, and must not keep the output.
+        be quick, must not raise, and must not keep the output. `arrived`: since when the request is
+        timed, as `time.perf_counter` tells it; None is now.
         """
+        since = perf_counter() if arrived is None else arrived
         params = SamplingParams() if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise ForetokenError(f"sampling_params is {shown(params)}; give SamplingParams(…).")
         given = await asyncio.to_thread(self.encoded, prompt, params)
-        stream = OutputStream(self, given, request_id, observer)
+        stream = OutputStream(self, given, request_id, observer, since)
         await stream.begin()
         return stream
 
-    def encoded(self, prompt: Prompt | Messages, params: SamplingParams) -> Encoded:
+    def encoded(
+        self, prompt: Prompt | Messages, params: SamplingParams, most: int | None = None
+    ) -> Encoded:
         """A prompt's token ids, and its parameters with texts as ids. Takes a moment for a long
-        text: call it on a thread."""
-        return encoded(reader.single(prompt), params, self.llm.tokenizer)
+        text: call it on a thread. `most`: how many tokens of a text are of use; of one that has far
+        more, only a beginning with more than that is read."""
+        return encoded(reader.single(prompt), params, self.llm.tokenizer, most)
 
     async def abort(self, request_id: str | int) -> None:
         """End a request before the next step, by the name that it was given or by its output's
@@ -175,9 +183,14 @@ class OutputStream:
     """
 
     def __init__(
-        self, owner: AsyncLLM, given: Encoded, name: str | None, observer: Receiver | None
+        self,
+        owner: AsyncLLM,
+        given: Encoded,
+        name: str | None,
+        observer: Receiver | None,
+        arrived: float,
     ) -> None:
-        self.name = name
+        self.name, self._arrived = name, arrived
         self.key: Hashable = self if name is None else name
         self._owner, self._given, self._observer = owner, given, observer
         self._newest = _Newest(asyncio.get_running_loop())
@@ -185,6 +198,7 @@ class OutputStream:
         self._added: Future[Request] | None = None
         self._request: Request | None = None
         self._ended = False
+        self.written = False  # to the end, which may not have been read
 
     @property
     def number(self) -> int | None:
@@ -204,7 +218,7 @@ class OutputStream:
         """Queue the request. Raises `ForetokenError` where it can't be served."""
         self._owner.join(self)
         try:
-            added = self._added = self._worker.begin(self._given, self._receive)
+            added = self._added = self._worker.begin(self._given, self._receive, self._arrived)
             try:
                 self._request = await asyncio.wrap_future(added)
             except asyncio.CancelledError:
@@ -216,6 +230,7 @@ class OutputStream:
 
     def _receive(self, output: RequestOutput) -> None:
         """On the engine's thread."""
+        self.written = output.finished
         if self._observer is not None:
             self._observer(output)
         try:

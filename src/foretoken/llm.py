@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from queue import SimpleQueue
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -275,17 +276,18 @@ class LLM:
             except ForetokenError as error:
                 text = prompt if isinstance(prompt, str) else None
                 done[place] = RequestOutput.refused(error, text=text)
-        arrived: SimpleQueue[RequestOutput] = SimpleQueue()
+        ended: SimpleQueue[RequestOutput] = SimpleQueue()
         places: dict[int, int] = {}
+        arrived = perf_counter()
 
         def receive(output: RequestOutput) -> None:
             if output.finished:
-                arrived.put(output)
+                ended.put(output)
 
         def add_all(engine: Engine) -> None:
             for place, (ids, text, chosen) in known.items():
                 try:
-                    request = engine.add(ids, chosen, text)
+                    request = engine.add(ids, chosen, text, arrived=arrived)
                 except caught() as error:
                     refused = described("The request", error)
                     done[place] = RequestOutput.refused(refused, ids, text)
@@ -297,7 +299,7 @@ class LLM:
             self._worker.call(add_all)
             with track("Generating", len(places), show) as advance:
                 while places:
-                    output = arrived.get()
+                    output = ended.get()
                     done[places.pop(output.request_id)] = output
                     advance()
         except BaseException:

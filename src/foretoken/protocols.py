@@ -261,8 +261,9 @@ class Verifier(Protocol):
     sampling: whether it serves temperatures above 0. kinds: the kinds of node that it takes.
     source: paper and equation. draws: the class of its random numbers (`gumbel` has its own).
     reads_logits: whether it reads `scores.logits`, to which penalties and other edits have not been
-    applied. compares: whether it accepts a token iff it is the target's own sample there. A rule
-    derives from this class, which has defaults for the last three."""
+    applied. compares: whether it accepts a token iff it is the target's own sample there.
+    largest_vocab: of how many tokens a vocabulary may be, None for any. A rule derives from this
+    class, which has defaults for the last four."""
 
     exact: ClassVar[bool]
     trees: ClassVar[bool]
@@ -272,5 +273,6 @@ class Verifier(Protocol):
     draws: ClassVar[type[KeyedDraws]] = KeyedDraws
     reads_logits: ClassVar[bool] = False
     compares: ClassVar[bool] = False
+    largest_vocab: ClassVar[int | None] = None
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict: ...

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from engines import GREEDY, PROMPTS, engine_of, finish, known
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine import cache_memory
-from foretoken.engine.cache_memory import Bound, bound_of, set_limit
+from foretoken.engine.cache_memory import Bound, Open, Sizes, bound_of, fitting, set_limit
 from foretoken.engine.engine import Engine
 from foretoken.models.budget import CacheBudget
+from foretoken.models.native.backends.cuda_graphs import Graphs
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
-from foretoken.testing import Pair, TableModel, logits_after
+from foretoken.testing import Pair, TableModel, logits_after, tiny_pair
 from foretoken.verify.speculative import Speculative
 
 CPU = torch.device("cpu")
@@ -114,6 +117,26 @@ def drive(engine: Engine, seed: int) -> list[tuple[list[int], ...]]:
         for request in requests
         if request not in cancelled
     ]
+
+
+def test_what_a_cache_takes_is_seen_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No graph is captured for it, as over each cache that serves, and no memory is taken."""
+    model, budget, captured = tiny_pair().target, CacheBudget(), []
+    monkeypatch.setattr("sys.platform", "other")
+
+    def capture(run: Callable[[], torch.Tensor]) -> tuple[Callable[[], None], torch.Tensor]:
+        captured.append(budget.written)
+        return lambda: None, run()
+
+    model.run_by(partial(Graphs, capture=capture), "cuda_graphs")
+    wanted, free = Sizes(8, 64), Open(True, True)
+    assert fitting(model, wanted, free, bound_of("1GiB", None), budget) == wanted
+    assert not captured
+    cache = model.new_cache(2, 64, budget=budget)
+    assert budget.written == 2 * budget.needs(64) > 0 and captured
+    one = bound_of(budget.needs(64), None)
+    assert fitting(model, wanted, free, one, CacheBudget()).sequences == 1
+    del cache
 
 
 @pytest.mark.parametrize(

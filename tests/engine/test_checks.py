@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.engine.checks import check_draft, check_request
+from foretoken.engine.checks import check_device, check_draft, check_request
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair
@@ -177,3 +177,22 @@ def test_a_tree_that_is_not_declared(pair: Pair) -> None:
     check_draft(drafter, DraftTree(ids([1, 2, 0]), [2], ids([0, 1, 0])), 1, target)
     with pytest.raises(ForetokenError, match="returned a tree and declares chains only"):
         check_draft(drafter, DraftTree(ids([1, 2, 0]), [3], ids([0, 1, 0])), 1, target)
+
+
+def test_a_device_that_fails_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It fails whatever it is asked for; a processor never does. (A real one is in gpu/.)"""
+    device = torch.device("cuda:0")
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda device: None)
+    check_device(device)
+
+    def fails(device: torch.device) -> None:
+        raise torch.AcceleratorError("CUDA error: an illegal memory access\nSearch for it.")
+
+    monkeypatch.setattr(torch.accelerator, "synchronize", fails)
+    check_device(torch.device("cpu"))
+    with pytest.raises(ForetokenError) as told:
+        check_device(device)
+    assert str(told.value) == (
+        "The device cuda:0 raised AcceleratorError: CUDA error: an illegal memory access, and only "
+        "a new process can use it again."
+    )

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foretoken import ForetokenError
-from foretoken.engine.conversations import written
+from foretoken.engine.conversations import template_options, tool_options, written
 from foretoken.engine.prompts import chat_ids
 from foretoken.models.bundled import names, path
 from foretoken.models.load import load_tokenizer
@@ -110,6 +110,40 @@ def test_templates_by_name(templated: Any) -> None:
     """The one called default is used."""
     templated.chat_template = {"default": "{{ messages[0].content }}", "tool_use": "x"}
     assert written([USER], templated) == "hi"
+
+
+CALL = {"type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+
+
+def test_calls_by_the_template_that_is_used(templated: Any) -> None:
+    """Without tools that is the one called default, whatever others read."""
+    contents = "{% for m in messages %}{{ m.content }};{% endfor %}"
+    calls = "{{ tools[0].function.name }}{% for m in messages %}{{ m.tool_calls }};{% endfor %}"
+    said = [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+    templated.chat_template = {"default": contents, "tool_use": calls}
+    with pytest.raises(ForetokenError, match="doesn't read tool_calls; offer tools, for which"):
+        written(said, templated)
+    assert "'x': 1" in written(said, templated, options=tool_options(templated, TOOLS))
+    templated.chat_template = {"default": calls, "tool_use": contents}
+    with pytest.raises(ForetokenError, match="template doesn't read tools"):
+        tool_options(templated, TOOLS)
+    with pytest.raises(ForetokenError, match="doesn't read tool_calls; write the calls as text"):
+        written(said, templated, options={"tools": TOOLS})
+    templated.chat_template = {"default": contents}
+    with pytest.raises(ForetokenError, match="doesn't read tool_calls; write the calls as text"):
+        written(said, templated)
+
+
+def test_documents(templated: Any) -> None:
+    """A template that answers from documents gets them; another one would leave them out."""
+    options = template_options(templated, None, {"documents": [{"text": "so"}]})
+    templated.chat_template = "{{ documents[0].text }}:{{ messages[0].content }}"
+    assert written([USER], templated, options=options) == "so:hi"
+    templated.chat_template = "{{ messages[0].content }}"
+    with pytest.raises(ForetokenError, match="doesn't read documents; write them into a message"):
+        written([USER], templated, options=options)
+    assert written([USER], templated, options={"documents": []}) == "hi"
 
 
 @pytest.mark.parametrize("role", ["assistant", "tool"])

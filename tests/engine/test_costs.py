@@ -131,7 +131,7 @@ def test_drafts_of_a_busy_machine_are_forgotten(
     measured(pair, PromptLookup(3))  # it isn't a part, but the passes are others now
     monkeypatch.setattr(costs, "_agree", lambda ms, kept: True)
     assert found() < 1e5 and json.loads(file.read_text())["ms"]["call"] < 1e5
-    file.write_text(json.dumps({"ms": {"call": 1e6}}))  # as earlier versions wrote it
+    file.write_text(json.dumps({"ms": {"call": 1e6}}))  # without the plain pass beside it
     assert found() < 1e5
     slow = {**json.loads(file.read_text()), "ms": {"call": 1e6}}
     file.write_text(json.dumps(slow))
@@ -285,7 +285,7 @@ def test_the_key_of_a_cached_table(pair: Pair) -> None:
     name, *rest = costs._identity(drafter)
     shape = costs.shape_of(pair.draft)
     assert name == "SmallLM" and "num_speculative_tokens=3" in rest
-    assert rest[-2 * len(shape) :] == shape * 2
+    assert rest[-len(shape) :] == shape and rest.count(shape[0]) == shape.count(shape[0])
     assert costs._identity(PromptLookup(5)) != costs._identity(PromptLookup(6))
 
 

@@ -29,6 +29,14 @@ def test_references_become_ids() -> None:
     assert encoded([1, 2], plain, None) == ([1, 2], None, plain)
 
 
+def test_no_more_is_read_than_is_of_use() -> None:
+    """Of a prompt and of a prediction that are far too long."""
+    params = SamplingParams(prediction="b" * 9_000)
+    for most, read in ((None, 9_000), (100, 1_200)):
+        found = encoded("a" * 9_000, params, BYTES, most)
+        assert (len(found.ids), len(found.params.prediction or ())) == (read, read)
+
+
 class Words:
     """A tokenizer of few texts; a space changes a word's first token, or adds one."""
 
@@ -53,6 +61,12 @@ def test_bad_words_become_ids() -> None:
         ids_of(" ")
     with pytest.raises(ForetokenError, match="no tokenizer"):
         encoded([1], SamplingParams(bad_words=["bad"]), None)
+
+
+def test_schemas_are_read_here() -> None:
+    """And not on the engine's thread, which a large one would hold up."""
+    with pytest.raises(ForetokenError, match="no JSON"):
+        encoded([1], SamplingParams(structured_outputs={"json": "{"}), None)
 
 
 def test_pairs() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -359,6 +360,38 @@ def test_compiling_holds_up_its_own_request_only(monkeypatch: pytest.MonkeyPatch
     finish(hurried)
     go.set()
     assert late.error is not None and "within 0.1 s" in late.error
+
+
+def test_grammars_of_requests_that_have_ended_are_not_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were cancelled, or their time was over, before its turn came."""
+    real, go, begun = compiling.Guidance.compile, threading.Event(), list[str]()
+
+    def slow(self: Any, form: Any) -> Any:
+        begun.append(form.text)
+        go.wait(60)
+        return real(self, form)
+
+    monkeypatch.setattr(compiling.Guidance, "compile", slow)
+    engine = engine_of()
+
+    def add(text: str, **more: Any) -> Request:
+        form = {"regex": text}
+        options = {"temperature": 0, "max_tokens": 9, "structured_outputs": form} | more
+        return engine.add(ids("ab"), SamplingParams(**options))
+
+    add("a"), add("b")
+    while len(begun) < 2:
+        time.sleep(0.01)
+    cancelled, late, stays = add("green"), add("red", timeout=0.01), add("ab", n=2)
+    engine.cancel(cancelled.id)
+    while not late.finished:
+        engine.step()
+    go.set()
+    finish(engine)
+    assert sorted(begun) == ["a", "ab", "b"]
+    assert stays.error is None and stays.samples[1].output.token_ids
 
 
 def refusal(call: Callable[[], Any]) -> str:

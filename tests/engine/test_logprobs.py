@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import decoders
 
 from engines import PROMPTS
 from foretoken import LLM, SamplingParams
@@ -60,6 +62,19 @@ def test_texts_of_tokens(pair: Pair) -> None:
                 text = None if given is None else tokenizer.decode([token])
                 assert each.decoded_token == text
     assert TokenTexts(tokenizer)(500) is None
+
+
+def test_texts_of_spaces() -> None:
+    """A tokenizer that leaves out a text's first space has tokens that begin with one, and one that
+    is nothing else, as Llama 2's is before a number; one without a text has none."""
+    steps = [decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    pieces = ["▁In", "▁", "2", ""]
+
+    def decode(ids: list[int], **options: object) -> str:
+        return decoders.Sequence(steps).decode([pieces[i] for i in ids])
+
+    text_of = TokenTexts(SimpleNamespace(decode=decode))
+    assert [text_of(i) for i in range(4)] == [" In", " ", "2", ""]
 
 
 @pytest.mark.parametrize("wanted", [0, 3])

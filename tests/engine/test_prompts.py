@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import Any
 
@@ -12,7 +13,14 @@ from transformers import BatchEncoding
 
 from case_names import case_name
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.engine.prompts import chat_ids, encoded, single, split, split_conversations
+from foretoken.engine.prompts import (
+    chat_ids,
+    encoded,
+    single,
+    split,
+    split_conversations,
+    text_ids,
+)
 from foretoken.testing import ByteTokenizer, Pair
 
 TOKENIZER = ByteTokenizer()
@@ -205,6 +213,48 @@ def test_sampling_params_of_other_types(pair: Pair) -> None:
             llm.generate([[1]], given)  # type: ignore[arg-type]
     with pytest.raises(ForetokenError, match="2 prompts and 1 sampling_params"):
         llm.generate([[1], [2]], [SamplingParams()])
+
+
+class Counting(ByteTokenizer):
+    """Drops dots, takes a run of stars for one thing, and a bar with the spaces before it; notes
+    how long the texts are that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[int] = []
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        self.read.append(len(text))
+        return super().encode(re.sub(r" *\|", "|", re.sub(r"\*+", "*", text.replace(".", ""))))
+
+
+@pytest.mark.parametrize("unit", ["a", "ab..", "." * 11 + "a", "* "])
+def test_of_a_text_that_is_far_too_long_the_beginning_is_read(unit: str) -> None:
+    """Whose tokens are more than those that are of use."""
+    tokenizer, text = Counting(), unit * 100_000
+    ids = text_ids(text, tokenizer, most=100)
+    assert 200 < len(ids) <= 5_000 and sum(tokenizer.read) < 20_000
+    assert ids == text_ids(text, Counting())[: len(ids)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 100, "a" * 100_000, "." * 100_000 + "a", "*" * 100_000, " " * 100_000 + "|", "a*." * 99],
+    ids=lambda text: text[:3],
+)
+def test_a_text_that_may_fit_is_read_whole(text: str) -> None:
+    """However many characters it has: a long run of them may be few tokens, or none."""
+    whole, bounded = text_ids(text, Counting()), text_ids(text, Counting(), most=100)
+    assert bounded == whole if len(whole) <= 200 else len(bounded) > 200
+
+
+def test_the_bound_holds_for_every_form_of_a_text() -> None:
+    said = [{"role": "user", "content": "a" * 9_000}]
+    for given in ("a" * 9_000, {"prompt": "a" * 9_000}, single(said)):
+        assert len(encoded(given, ByteTokenizer())[0]) >= 9_000
+        assert len(encoded(given, ByteTokenizer(), 100)[0]) == 1_200
+    assert len(chat_ids(said, ByteTokenizer(), most=100)) == 1_200
+    assert len(encoded([1] * 9_000, ByteTokenizer(), 100)[0]) == 9_000
 
 
 # --- conversations ---

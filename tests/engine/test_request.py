@@ -110,6 +110,17 @@ def test_the_first_token_is_timed_once() -> None:
     assert mine.stats.total_time >= first
 
 
+def test_times_begin_when_it_was_asked_for() -> None:
+    """Which may be a while before the engine takes it."""
+    params = SamplingParams(temperature=0, max_tokens=9)
+    given = [1, 2], params, "ab", 7, 9, frozenset({5}), BYTES
+    mine = Request(*given, arrived=perf_counter() - 50)
+    mine.note_start()
+    mine.note_time()
+    first, queued = mine.stats.time_to_first_token, mine.stats.queue_time
+    assert first is not None and queued is not None and 50 <= queued <= first < 100
+
+
 def test_the_whole_time_is_that_of_the_last_token(pair: Pair) -> None:
     """Tokens a second are counted by it, so that it isn't the first token's."""
     params = SamplingParams(temperature=0, max_tokens=12)

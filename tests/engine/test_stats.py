@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Seq
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,20 @@ def test_totals_without_one_request() -> None:
     both.add(other)
     both.remove(other)
     assert both == one
+
+
+def test_every_number_is_added_and_taken_out() -> None:
+    """Whichever numbers there are."""
+    names = [field.name for field in fields(AcceptanceStats) if field.type == "int"]
+    lists: dict[str, Any] = {"drafted_at": [3], "accepted_at": [2], "chosen": Counter(pld=1)}
+    one = AcceptanceStats(**{name: n for n, name in enumerate(names, 1)}, **lists)
+    both = AcceptanceStats()
+    both.add(one)
+    assert both == one
+    both.add(one)
+    assert [getattr(both, name) for name in names] == [2 * n for n in range(1, len(names) + 1)]
+    both.remove(one)
+    assert both == one and len(names) == len(fields(AcceptanceStats)) - len(lists)
 
 
 def test_totals_never_have_more_positions_than_drafts() -> None:

@@ -197,3 +197,74 @@ def test_a_character_that_was_begun_before(text: str, cut: int) -> None:
     tracker = TextTracker(BYTES, True, before)
     tracker.extend(rest)
     assert begun + tracker.text == text
+
+
+class Bytewise:
+    """A tokenizer of bytes, a word, a special token and a space, that writes texts as Llama 2's
+    does: where one byte of several is broken, all are. Counts the tokens that it is given."""
+
+    WORD, SPECIAL, SPACE = 256, 257, 258
+    read = 0
+
+    def decode(self, ids: list[int], skip_special_tokens: bool, **options: object) -> str:
+        self.read += len(ids)
+        others = {self.WORD: "▁ab", self.SPECIAL: "<s>", self.SPACE: "▁"}
+        kept = [i for i in ids if not (skip_special_tokens and i == self.SPECIAL)]
+        pieces = [others.get(i, f"<0x{i:02X}>") for i in kept]
+        return decoders.Sequence(list(Llama.STEPS)).decode(pieces)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "rest"),
+    [
+        ([*"a😀😀😀".encode()[:-1]], "a😀😀", "\ufffd" * 3),
+        ([*"😀".encode(), 0xFF, Bytewise.WORD], "😀\ufffd ab", ""),
+        ([*"😀".encode(), 0xFF, 0xFF], "😀", "\ufffd" * 2),
+    ],
+    ids=["cut off", "in the middle", "at the end"],
+)
+def test_broken_bytes_after_whole_characters(tokens: list[int], text: str, rest: str) -> None:
+    """What was shown stays in the whole text: these characters are complete."""
+    assert decoded_after(Bytewise(), (), tokens, True) == text + rest
+    tracker = TextTracker(Bytewise(), True)
+    assert "".join(map(tracker.append, tokens)) == tracker.text == text
+    assert tracker.finish() == text + rest
+
+
+BROKEN = st.sampled_from([[0x80], [0xF0], [0xFF], [256], [257], [258], [*"😀".encode()], [97]])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(BROKEN, max_size=30), st.lists(st.integers(0, 12), max_size=30), st.booleans())
+def test_parts_add_up_to_the_whole(parts: list[list[int]], cuts: list[int], skip: bool) -> None:
+    """However a text with broken bytes comes: token by token, in blocks, or whole."""
+    tokens, at = [token for part in parts for token in part], 0
+    together, apart = TextTracker(Bytewise(), skip), TextTracker(Bytewise(), skip)
+    for size in [*cuts, len(tokens)]:
+        block = tokens[at : at + size]
+        at += size
+        together.extend(block)
+        shown = apart.text
+        assert shown + "".join(map(apart.append, block)) == apart.text
+        assert together.text == apart.text
+    whole = decoded_after(Bytewise(), (), tokens, skip)
+    assert whole == together.finish() == apart.finish()
+    decoded_whole = Bytewise().decode(tokens, skip)
+    if "\ufffd" not in decoded_whole:
+        assert whole == decoded_whole
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [[0x80] * 600, [257] * 600, [258, *[257] * 600], [256, *[257] * 600], [0xF0, 257] * 300],
+    ids=["bytes", "special", "after a space", "after a word", "both"],
+)
+def test_text_that_does_not_come(tokens: list[int]) -> None:
+    """Is not decoded again with each token: everybody waits for one who looks for a stop string."""
+    tokenizer = Bytewise()
+    tracker = TextTracker(tokenizer, True)
+    for token in tokens:
+        tracker.append(token)
+    assert tokenizer.read < 50 * len(tokens)
+    assert tracker.finish() == decoded_after(tokenizer, (), tokens, True)
+    assert tracker.finish().count("\ufffd") == sum(token < 256 for token in tokens)

@@ -24,6 +24,7 @@ from foretoken.drafters.auto import Auto
 from foretoken.drafters.either import Either
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.suffix import Suffix
+from foretoken.engine.checks import check_device
 from foretoken.engine.engine import Engine
 from foretoken.engine.worker import check_unserved
 from foretoken.testing import ByteTokenizer, Pair
@@ -503,6 +504,29 @@ def test_an_engine_that_breaks(llm: LLM, monkeypatch: Any, error: type[BaseExcep
         with pytest.raises(ForetokenError, match="has stopped: The engine raised"):
             within(30, lambda call=call: list(call(TEXTS[0], GREEDY)))
     llm.close()
+
+
+def test_a_device_that_fails_for_good(llm: LLM, monkeypatch: Any) -> None:
+    """Whose request failed is told by what, and nothing is served from then on; after any other
+    error the next request is."""
+
+    def wrong(ids: Any, scores: Any) -> Any:
+        raise LookupError("inside")
+
+    def gone(device: torch.device) -> None:
+        raise ForetokenError(f"The device {device} is gone.")
+
+    params = SamplingParams(logits_processors=[wrong])
+    for check in (check_device, gone):
+        monkeypatch.setattr("foretoken.engine.worker.check_device", check)
+        assert len(llm.generate(TEXTS[0], GREEDY)[0].token_ids) == 20
+        [output] = within(30, lambda: llm.generate(TEXTS[:1], params))
+        assert "LookupError: inside" in str(output.error)
+    with pytest.raises(ForetokenError) as told:
+        within(30, lambda: llm.generate(TEXTS[0], GREEDY))
+    assert str(told.value) == "This LLM has stopped: The device cpu is gone; load another one."
+    with pytest.raises(ForetokenError, match="is gone"):
+        llm.worker.check()
 
 
 def test_a_receiver_that_raises(llm: LLM) -> None:

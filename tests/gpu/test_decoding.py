@@ -5,6 +5,8 @@ In float64, where rounding hardly ever turns one token into another.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -20,7 +22,7 @@ from foretoken.testing import ByteTokenizer, Pair, automaton, serve
 from foretoken.testing.checks import texts
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
-from on_device import DEVICE, MARKS, NEAR, moved, pair_there
+from on_device import DEVICE, MARKS, NEAR, moved, needs_gpu, pair_there
 from test_conformance import SHARES, given, models, settings
 
 pytestmark = MARKS
@@ -149,3 +151,25 @@ def check_logprobs(there: Any, here: Any) -> None:
 def test_the_models_are_there() -> None:
     """What is compared above doesn't run on the CPU twice."""
     assert pair_there().target.device.type == DEVICE.type
+
+
+@needs_gpu
+def test_a_device_that_fails_for_good() -> None:
+    """In a process of its own, as it has no device from then on: an index outside of a tensor."""
+    code = """
+import torch
+from foretoken import LLM, ForetokenError, SamplingParams
+
+def outside(ids, scores):
+    return scores[:, torch.tensor([10**9], device=scores.device)]
+
+llm = LLM("mini", device="cuda")
+[output] = llm.generate(["Once"], SamplingParams(logits_processors=[outside]))
+assert output.error is not None
+try:
+    llm.generate("Once", SamplingParams(max_tokens=1))
+except ForetokenError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.startswith("This LLM has stopped: The device cuda"), done.stderr

@@ -17,7 +17,7 @@ from on_device import DEVICE, MARKS
 pytest.importorskip("accelerate")
 pytest.importorskip("yaml")
 
-from foretoken.train.job import Outcome
+from foretoken.train.job import Job, Outcome
 from foretoken.train.prune import Size, prune, write
 from foretoken.train.recipe import read_recipe, recipes
 from foretoken.train.run import make
@@ -68,7 +68,7 @@ def trained(
         changes["shape"] = shape or own[recipe]
     read = read_recipe(recipe, changes)
     given: dict[str, Any] = {"device": str(DEVICE), "show": False, "every": 0.0, **options}
-    return make(TRAINED.get(recipe, recipe), str(checkpoints[0]), PROMPTS, read, out, **given)
+    return make(Job(TRAINED.get(recipe, recipe), str(checkpoints[0]), PROMPTS, read, out, **given))
 
 
 def check_serves(method: str, target: Path, model: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -69,6 +71,7 @@ class Endless(Counting):
     """A backend to which most grammars are endless."""
 
     def compile(self, form: StructuredOutputsParams) -> compiling.Start:
+        self.asked.append(form.text)
         if not form.text.startswith("short"):
             self.go.wait(60)
         return START
@@ -96,6 +99,8 @@ def test_grammars_that_never_end_keep_no_other_from_being_compiled() -> None:
             assert settled(compiler.compile(form(f"short, after {texts}"))).result() is START
             waiting.wait(5)
             assert waiting.result() is START
+    with pytest.raises(ForetokenError, match=r"6 grammars .* don't come to an end"):
+        settled(waiting).result()
     assert len(compiler._threads) <= compiling.MOST_THREADS
     time.sleep(0.4)
     with pytest.raises(ForetokenError, match=r"6 grammars .* don't come to an end"):
@@ -109,6 +114,112 @@ def test_grammars_that_never_end_keep_no_other_from_being_compiled() -> None:
     assert len(compiler._threads) == compiling.THREADS
     assert settled(compiler.compile(form("short, again"))).result() is START
     assert compiler.compile(form("a")).result() is START
+
+
+def begun(backend: Counting, count: int) -> None:
+    """Wait until so many are being compiled."""
+    while len(backend.asked) < count:
+        time.sleep(0.01)
+
+
+def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+    """Requests that have ended leave it; where it is asked for anew, it is compiled."""
+    backend = Endless()
+    compiler = Compiler(lambda: backend)
+    for text in "ab":
+        compiler.compile(form(text))
+    begun(backend, 2)
+    left = [compiler.compile(form(f"short {n}")) for n in range(9)]
+    shared = compiler.compile(form("short 8"))
+    for pending in left * 2:
+        pending.leave()
+    anew = compiler.compile(form("short 6"))
+    backend.go.set()
+    for pending in (shared, anew):
+        assert settled(pending).result() is START
+        pending.leave()
+    assert sorted(backend.asked) == ["a", "b", "short 6", "short 8"]
+    assert compiler.compile(form("short 8")).result() is START
+
+
+class Slow(Counting):
+    """A backend that takes long, and not too long."""
+
+    def compile(self, form: StructuredOutputsParams) -> compiling.Start:
+        time.sleep(0.7)
+        return START
+
+
+def test_what_waits_for_others_is_not_late() -> None:
+    """Its time begins with its turn."""
+    compiler = Compiler(Slow, seconds=1)
+    *_, last = [compiler.compile(form(text)) for text in "abcde"]
+    assert settled(last).result() is START
+
+
+def test_waiting_leaves_nothing_behind() -> None:
+    """An idle engine waits a hundred times a second."""
+    backend = Endless()
+    pending = Compiler(lambda: backend).compile(form("a"))
+    begun(backend, 1)
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(500):
+        pending.wait(0)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 250
+    backend.go.set()
+
+
+def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who asks is told. Who waits already goes on, until there is one. One thread is enough."""
+    backend, start, left = Endless(), threading.Thread.start, [True]
+
+    def limited(thread: threading.Thread) -> None:
+        if not left:
+            raise RuntimeError("can't start new thread")
+        left.pop()
+        start(thread)
+
+    compiler = Compiler(lambda: backend, seconds=0.2)
+    late = [compiler.compile(form(text)) for text in "ab"]
+    waiting = compiler.compile(form("short"))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", limited)
+        assert settled(Compiler(Counting).compile(form("a"))).result() is START
+        for pending in late:
+            with pytest.raises(ForetokenError, match=r"within 0\.2 s"):
+                settled(pending).result()
+        assert not waiting.settled
+        with pytest.raises(RuntimeError, match="start new thread"):
+            compiler.compile(form("short too"))
+        assert len(compiler._threads) == 2
+    assert settled(waiting).result() is START
+    backend.go.set()
+
+
+def test_long_texts_are_forgotten_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grammar's size goes by its text's. The last one stays, whatever its size."""
+    monkeypatch.setattr(compiling, "KEPT_CHARACTERS", 10, raising=False)
+    backend = Counting()
+    compiler = Compiler(lambda: backend)
+    texts = ("aaaa", "bbbb", "aaaa", "cccc", "aaaa", "bbbb", "d" * 20, "d" * 20, "bbbb", "aaaa")
+    for text in texts:
+        compiler.compile(form(text)).wait(5)
+    assert backend.asked == ["aaaa", "bbbb", "cccc", "bbbb", "d" * 20, "bbbb", "aaaa"]
+
+
+def test_compiled_grammars_hold_no_texts() -> None:
+    compiler, given = Compiler(Counting), form("a")
+    held = weakref.ref(given)
+    compiler.compile(given).wait(5)
+    del given
+    for _ in range(200):
+        gc.collect()
+        if held() is None:
+            break
+        time.sleep(0.01)
+    assert held() is None
 
 
 def test_the_least_recently_used_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

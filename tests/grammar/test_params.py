@@ -50,6 +50,7 @@ def test_equal_grammars_have_one_key() -> None:
     assert schema.key == StructuredOutputsParams(json='{"type":   "object"}').key
     assert schema.key == StructuredOutputsParams(json_object=True).key
     assert schema.key == StructuredOutputsParams(json_object=True, reasoning_end="x").key
+    assert len(repr(StructuredOutputsParams(regex="a" * 10**6).key)) < 100
     loose = StructuredOutputsParams(json_object=True, disable_any_whitespace=False)
     assert loose.key != schema.key
     with pytest.raises(ForetokenError, match="no JSON"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from foretoken import ForetokenError
 from foretoken.drafters.prompt_lookup import _NGrams
 from foretoken.files import write_arrays
-from foretoken.lookup.earlier_outputs import EarlierTexts
+from foretoken.lookup.earlier_outputs import AT_ONCE, EarlierTexts, Slices
 from foretoken.lookup.suffix_tree import SuffixTree
 
 INDEXES: dict[str, Callable[[], Any]] = {
@@ -36,16 +36,26 @@ class Listed:
     """An index that only writes down what it holds."""
 
     def __init__(self) -> None:
-        self.texts: list[array[int]] = []
+        self.places: list[tuple[array[int], int]] = []
+        self.most = 0  # at a time
 
-    def add(self, text: array[int]) -> None:
-        self.texts.append(text)
+    @property
+    def texts(self) -> list[array[int]]:
+        """Those of which anything is there."""
+        return [text for text, place in self.places if place == len(text) - 1]
 
-    def drop(self, text: array[int]) -> None:
-        assert self.texts.pop(0) is text
+    def add(self, text: array[int], start: int, stop: int) -> None:
+        self.places += [(text, place) for place in range(start, stop)]
+        self.most = max(self.most, stop - start)
+
+    def drop(self, text: array[int], start: int, stop: int) -> None:
+        for place in range(start, stop):
+            held, at = self.places.pop(0)
+            assert held is text and at == place
+        self.most = max(self.most, stop - start)
 
     def clear(self) -> None:
-        self.texts.clear()
+        self.places.clear()
 
 
 @given(TEXTS, st.integers(1, 20))
@@ -87,9 +97,39 @@ def test_the_index_takes_in_a_little_at_a_time() -> None:
     for _ in range(30):
         memory.add([1] * 99)
     sizes = [len(memory.index.texts) for _ in range(6)]
-    assert sizes == [6, 12, 18, 24, 30, 30]
+    assert sizes == [5, 10, 15, 20, 25, 30]
     memory.add([1] * 5_000)
-    assert len(memory.index.texts) == 31
+    steps = [len(memory.index.texts) for _ in range(10)]
+    assert steps == [30] * 9 + [31] and memory.index.most == AT_ONCE
+
+
+def test_a_long_text_leaves_as_it_came() -> None:
+    """Some places at a time, and before anything new enters; nothing of one that never entered."""
+    memory = EarlierTexts(Listed(), 2_000, 4)
+    memory.add([1] * 2_000)
+    held = [len(memory.index.places) for _ in range(3)]
+    memory.add([2] * 2_000)  # the first one has been taken in as far as the third slice
+    memory.add([3] * 2_000)
+    held += [len(memory.index.places) for _ in range(7)]
+    assert held == [512, 1024, 1536, 1024, 512, 0, 512, 1024, 1536, 2001]
+    assert {text[0] for text in memory.index.texts} == {3}
+    memory.reset()
+    assert not memory.index.places and memory.tokens == 0
+
+
+@given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 7), max_size=12))
+def test_slices(lengths: list[int], rooms: list[int]) -> None:
+    """Each place once, in order, as many at a time as there is room for."""
+    done = list[tuple[int, int]]()
+    slices = Slices(lambda text, start, stop: done.extend((text[0], p) for p in range(start, stop)))
+    expected = [(number, place) for number, size in enumerate(lengths) for place in range(size)]
+    for number, size in enumerate(lengths):
+        slices.put(array("i", [number]), size)
+    for room in rooms:
+        before = len(done)
+        assert slices.do(room) == room - (len(done) - before)
+        assert len(done) == min(before + room, len(expected))
+    assert done == expected[: len(done)] and (len(slices) == 0) == (len(done) == len(expected))
 
 
 @each
@@ -110,10 +150,12 @@ def test_n_grams_of_dropped_texts_go() -> None:
     """What a later text has too stays, with the later text's place."""
     grams = _NGrams(range(2, 0, -1))
     first, second = array("i", [1, 2, 3, -1]), array("i", [5, 2, 3, -2])
-    grams.add(first)
-    grams.add(second)
+    grams.add(first, 0, 2)
+    grams.add(first, 2, 4)
+    grams.add(second, 0, 4)
     assert grams.places[(2,)] == (second, 2) and (1, 2) in grams.places and (3,) not in grams.places
-    grams.drop(first)
+    grams.drop(first, 0, 1)
+    grams.drop(first, 1, 4)
     assert set(grams.places) == {(5,), (2,), (5, 2)}
     assert Counter(id(text) for text, _ in grams.places.values()) == {id(second): 3}
 

@@ -68,18 +68,38 @@ def test_texts_come_and_go(texts: list[list[int]], kept: int) -> None:
     tree, held = SuffixTree(DEPTH), []
     for text in closed(texts):
         if len(held) > kept:
-            tree.drop(held.pop(0))
-        tree.add(text)
+            tree.drop(held[0], 0, len(held.pop(0)))
+        tree.add(text, 0, len(text))
         held.append(text)
         assert counted(tree) == by_hand(held)
         assert tree.nodes <= 1 + 2 * sum(map(len, held))
         assert all(len(node.children) != 1 for node in below(tree))
         assert all(any(node.text is one for one in held) for node in below(tree))
     for text in [*held]:
-        tree.drop(held.pop(0))
+        tree.drop(held[0], 0, len(held.pop(0)))
         assert counted(tree) == by_hand(held), text
         assert all(len(node.children) != 1 for node in below(tree))
     assert tree.nodes == 1
+
+
+@given(TEXTS, st.integers(1, 5), st.integers(0, 9))
+def test_texts_come_and_go_in_slices(texts: list[list[int]], size: int, kept: int) -> None:
+    """Counts are those of the places that are there."""
+    tree = SuffixTree(DEPTH)
+    places = [(text, place) for text in closed(texts) for place in range(len(text))]
+    there: list[tuple[array[int], int]] = []
+    for at in range(0, len(places), size):
+        there += places[at : at + size]
+        for text, place in places[at : at + size]:
+            tree.add(text, place, place + 1)
+        while len(there) > kept:
+            text, place = there.pop(0)
+            tree.drop(text, place, place + 1)
+        expected: Counter[tuple[int, ...]] = Counter()
+        for text, place in there:
+            if place < len(text) - 1:
+                expected += phrases(text[:-1], range(place, place + 1), DEPTH)
+        assert counted(tree) == expected
 
 
 @given(few, st.lists(st.integers(1, 4)))
@@ -111,7 +131,7 @@ def test_the_longest_known_end(texts: list[list[int]], tail: list[int]) -> None:
     """Found by halving, it is what trying every length finds."""
     tree = SuffixTree(DEPTH)
     for text in closed(texts):
-        tree.add(text)
+        tree.add(text, 0, len(text))
     known = by_hand(closed(texts))
     lengths = [n for n in range(1, min(DEPTH, len(tail) + 1)) if tuple(tail[-n:]) in known]
     assert tree.longest(array("i", tail)) == max(lengths, default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.registry import build_verifier
 from foretoken.sampling.fold import fold
+from foretoken.sampling.params import LogitsProcessor
 from foretoken.sampling.stateful import stateful
 from foretoken.testing import (
     Drawn,
@@ -45,8 +47,23 @@ class Turns:
         return favoured
 
 
+def turning() -> LogitsProcessor:
+    """As `Turns`, by a function that closes over its state."""
+    calls = seen = 0
+
+    def process(input_ids: Tensor, scores: Tensor) -> Tensor:
+        nonlocal calls, seen
+        seen = 31 * seen + int(input_ids[0, -1])
+        calls += 1
+        favoured = scores.clone()
+        favoured[:, (7 * calls + seen) % scores.shape[-1]] += 1.5
+        return favoured
+
+    return process
+
+
 PARAMS = SamplingParams(
-    logits_processor_factories=[Turns, Turns],
+    logits_processor_factories=[Turns, turning],
     temperature=0.7,
     top_k=20,
     seed=3,
@@ -83,9 +100,30 @@ def test_calls_along_each_path() -> None:
     assert not fold(logits_of(), [fresh], lambda: [[[1], [1, 2], [], [4]]]).errors
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_a_function_goes_on_by_itself() -> None:
+    """Nothing is made anew, and no call repeated, where nothing branches."""
+    made: list[LogitsProcessor] = []
+    lengths: list[int] = []
+
+    def make() -> LogitsProcessor:
+        def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+            lengths.append(input_ids.shape[1])
+            return scores
+
+        made.append(look)
+        return look
+
+    one = sequence(SamplingParams(logits_processor_factories=[make]))
+    for step in range(5):
+        fold(logits_of()[:, :1], [one], lambda: [[[]]])
+        one.tokens.append(step)
+    assert len(made) == 1 and lengths == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("factory", [Turns, turning])
+def test_what_is_kept_is_bounded(factory: Any) -> None:
     """The last text's state and those of the drafts after it, not those of the whole output."""
-    one = sequence(SamplingParams(logits_processor_factories=[Turns]))
+    one = sequence(SamplingParams(logits_processor_factories=[factory]))
     for step in range(20):
         fold(logits_of(), [one], lambda: [PATHS])
         one.tokens += [3, step % 7 + 10]
@@ -172,6 +210,21 @@ def test_factories_that_make_none(factory: Any, said: str) -> None:
     assert said in str(output.error)
     with pytest.raises(ForetokenError):
         output.raise_error()
+
+
+def test_what_cant_be_copied() -> None:
+    """The sentence names the copy, which the processor knows nothing of, and what to do."""
+
+    class Locked(Turns):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lock = threading.Lock()
+
+    params = SamplingParams(logits_processor_factories=[Locked], max_tokens=4)
+    [output] = serve(tiny_pair().target, Nothing(), TargetOnly(), [[1, 2]], params)
+    said = str(output.error)
+    assert said.startswith("copy.deepcopy of a logits processor raised TypeError: cannot pickle")
+    assert "; give its class __deepcopy__, or keep outside of it what can't be copied." in said
 
 
 def test_vocabulary_is_as_wide_as_it_is() -> None:

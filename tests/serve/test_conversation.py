@@ -28,6 +28,19 @@ def test_what_is_no_variable(name: str) -> None:
         conversation_ids(Templated(chat_template_kwargs={name: "x"}), SAID, letters())
 
 
+def test_documents() -> None:
+    """As a field of their own, or as the variable that they are for the template."""
+    tokenizer, documents = letters(), [{"text": "so"}]
+    tokenizer.chat_template = "{{ documents[0].text }}{{ messages[0].content }}"
+    for body in (
+        Templated(documents=documents),
+        Templated(chat_template_kwargs={"documents": documents}),
+    ):
+        assert conversation_ids(body, SAID, tokenizer) == tokenizer("sox")["input_ids"]
+    with pytest.raises(ForetokenError, match="doesn't read documents"):
+        conversation_ids(Templated(documents=documents), SAID, letters())
+
+
 def test_a_message_to_be_continued() -> None:
     tokenizer = letters()
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}a{% endif %}"  # noqa: E501

@@ -84,6 +84,13 @@ def test_a_text_that_is_too_long_is_told_as_others_tell_it() -> None:
     assert caught.value.message.startswith(begins)
 
 
+def test_of_what_is_far_too_long_not_all_is_counted() -> None:
+    """It may not have been read."""
+    for length, told in ((20, "has 20;"), (21, "has more than 20;"), (900, "has more than 20;")):
+        with pytest.raises(ApiError, match=told):
+            check_length([1] * length, None, 10, (), "prompt")
+
+
 def test_a_source_and_its_answer() -> None:
     """As long as the engine takes them."""
     body = {"prompt": [5] * 20, "max_tokens": 20, "ignore_eos": True}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from foretoken import AsyncLLM, SamplingParams
 from foretoken.bench.remote import openai
+from foretoken.serve.metrics import Metrics
 from served import serving, toy
 
 BODY = {"prompt": "ab", "max_tokens": 20, "ignore_eos": True, "seed": 1}
@@ -34,6 +38,8 @@ def test_counts_and_times() -> None:
         now, stats = read(served.url), served.llm.stats
         assert now["prompt_tokens_total"] == 2 and now["generation_tokens_total"] == 40
         assert now["request_success_total length"] == 1
+        told = httpx.get(f"{served.url}/metrics").text
+        assert "prompt_tokens_total Tokens of prompts, cached ones too." in told
         assert now["num_requests_running"] == now["num_requests_waiting"] == 0
         assert now["spec_decode_num_drafts_total"] == stats.drafts > 0
         assert now["spec_decode_num_draft_tokens_total"] == stats.drafted
@@ -50,6 +56,23 @@ def test_counts_and_times() -> None:
         )
         parts = sum(now[f"request_{part}_time_seconds_sum"] for part in ("queue", "inference"))
         assert parts == pytest.approx(now["e2e_request_latency_seconds_sum"])
+
+
+def test_an_answer_that_is_still_to_be_read_is_no_request() -> None:
+    """The engine is done with it."""
+
+    async def ask() -> None:
+        async with AsyncLLM(toy()) as llm:
+            stream = await llm.submit("ab", SamplingParams(max_tokens=4, ignore_eos=True))
+            while llm.llm.worker.call(lambda engine: engine.busy):
+                await asyncio.sleep(0.01)
+            page = Metrics(llm, "toy", "foretoken", 256).text().decode()
+            for name in ("running", "waiting"):
+                told = f'foretoken:num_requests_{name}{{engine="0",model_name="toy"}} 0.0'
+                assert told in page
+            assert [output async for output in stream][-1].finished
+
+    asyncio.run(ask())
 
 
 def test_under_vllms_names() -> None:

@@ -136,8 +136,11 @@ def test_what_each_step_goes_through_is_bounded() -> None:
     ids = {"allowed_token_ids": [5, 6, 5] * 10, "stop_token_ids": [7] * 10}
     made = params(CompletionBody.model_validate({"prompt": "a", **ids}), {}, None, None)
     assert (made.allowed_token_ids, made.stop_token_ids) == ((5, 6), (7,))
-    for name in ("stop", "bad_words"):
-        body = CompletionBody.model_validate({"prompt": "a", name: ["b"] * 10_001})
-        with pytest.raises(ApiError, match="has 10,001 texts; give at most 10,000") as caught:
+    for name, most in (("stop", 256), ("bad_words", 10_000)):
+        body = CompletionBody.model_validate({"prompt": "a", name: ["b"] * (most + 1)})
+        with pytest.raises(ApiError, match=f"texts; give at most {most:,}") as caught:
             params(body, {}, None, None)
         assert (caught.value.status, caught.value.param) == (400, name)
+    long = CompletionBody.model_validate({"prompt": "a", "bad_words": ["b" * 60_000] * 2})
+    with pytest.raises(ApiError, match="120,000 characters; give at most 100,000 in all"):
+        params(long, {}, None, None)

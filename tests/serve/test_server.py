@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -16,7 +18,8 @@ from foretoken.engine.stats import RequestStats
 from foretoken.serve.errors import ApiError
 from foretoken.serve.server import Server, checked
 from foretoken.serve.settings import ServerSettings
-from served import Served, serving, toy
+from foretoken.testing import ByteTokenizer
+from served import VOCAB, Served, serving, toy
 
 
 def test_the_text_of_a_seed_whoever_else_asks(served: Served) -> None:
@@ -73,6 +76,59 @@ def test_an_engine_that_breaks_is_no_bad_request(
         assert answer.status_code == 500, answer.text
         assert "has stopped" in answer.json()["error"]["message"]
         assert httpx.get(f"{server.url}/health").status_code == 503
+
+
+class Counting(ByteTokenizer):
+    """Notes how long the texts are that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCAB)
+        self.read: list[int] = []
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        self.read.append(len(text))
+        return super().encode(text)
+
+
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("v1/completions", {"prompt": "a" * 1_000_000}),
+        ("v1/completions", {"prompt": "a" * 1_000_000, "add_special_tokens": False}),
+        ("v1/completions", {"prompt": ["a", "a" * 1_000_000]}),
+        ("v1/chat/completions", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}),
+        ("v1/completions", {"prompt": [1] * 100_000}),
+        ("v1/completions", {"prompt": "a", "bad_words": ["b" * 1_000_000]}),
+        ("tokenize", {"prompt": "a" * 1_000_000}),
+        ("tokenize", {"messages": [{"role": "user", "content": "a" * 1_000_000}]}),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_of_a_text_that_is_far_too_long_the_beginning_is_read(route: str, body: Any) -> None:
+    """It is refused by what that shows, as it would keep others waiting."""
+    with serving(toy(tokenizer=(tokenizer := Counting()))) as served:
+        tokenizer.read.clear()
+        answer = httpx.post(f"{served.url}/{route}", json=body, timeout=30)
+        assert (answer.status_code == 400 and "more than" in answer.text) or "bad_words" in body
+        assert answer.json()["error"]["param"] in {*body, "bad_words"}
+        assert sum(tokenizer.read) < 20_000
+
+
+def test_times_begin_with_the_body() -> None:
+    """What is done with it before the engine has it counts."""
+
+    class Slow(ByteTokenizer):
+        def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+            time.sleep(0.3 * (text == "ab"))
+            return super().encode(text)
+
+    with serving(toy(tokenizer=Slow(VOCAB))) as served:
+        body = {"prompt": "ab", "max_tokens": 2, "foretoken": {"blocks": True}}
+        answer = httpx.post(f"{served.url}/v1/completions", json=body, timeout=30).json()
+        assert answer["choices"][0]["foretoken"]["blocks"][0]["ms"] > 300
+        page = httpx.get(f"{served.url}/metrics").text
+        told = re.search(r"time_to_first_token_seconds_sum\S+ (\S+)", page)
+        assert told and float(told[1]) > 0.3
 
 
 def test_a_prediction_is_no_longer_than_the_context() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import httpx
 
+import json_tokenizer
+from foretoken import LLM
 from foretoken.testing import ByteTokenizer
 from served import VOCAB, Served, serving, toy
 
@@ -51,6 +53,14 @@ def test_there_and_back(http: httpx.Client, served: Served) -> None:
     assert back == {"prompt": "a b"}
 
 
+def test_tokens_as_the_vocabulary_spells_them() -> None:
+    """Also parts of a character, which have no text."""
+    with serving(LLM(json_tokenizer.pair().target, tokenizer=json_tokenizer.tokenizer())) as served:
+        body = {"prompt": "ab the €", "return_token_strs": True}
+        told = httpx.post(f"{served.url}/tokenize", json=body).json()
+    assert told["token_strs"] == ["ab", "Ġthe", "Ġ", "â", "Ĥ", "¬"]
+
+
 def test_conversations(http: httpx.Client, served: Served) -> None:
     said = [{"role": "user", "content": "x"}]
     told = http.post("/tokenize", json={"messages": said}).json()
@@ -78,6 +88,13 @@ def test_special_tokens_are_added_where_that_is_asked_for() -> None:
                 ids = httpx.post(f"{served.url}/tokenize", json=body).json()["tokens"]
                 added = default if special is None else special
                 assert (ids[0] == tokenizer.eos_token_id) == added, body
+
+
+def test_a_text_may_be_some_contexts_long(http: httpx.Client) -> None:
+    """Whoever cuts texts to what fits counts longer ones; the longest are refused."""
+    assert http.post("/tokenize", json={"prompt": "a" * 1024}).json()["count"] == 1024
+    answer = http.post("/tokenize", json={"prompt": "a" * 1025})
+    assert answer.status_code == 400 and "more than 1024 tokens" in answer.text
 
 
 def test_refusals(http: httpx.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,16 @@ from openai import BadRequestError, OpenAI
 
 from foretoken import LLM, ForetokenError
 from foretoken.serve.streaming import event
-from foretoken.serve.tools import FORMATS, Call, Format, Told, format_named, message, opened
+from foretoken.serve.tools import (
+    FORMATS,
+    Call,
+    Format,
+    Growing,
+    Told,
+    format_named,
+    message,
+    opened,
+)
 from foretoken.testing import ByteTokenizer, TableModel
 from served import Served, serving
 
@@ -121,7 +131,7 @@ def put_together(deltas: list[dict[str, Any]]) -> tuple[str, list[Call]]:
 
 @CASES
 def test_whole(name: str, text: str, content: str, calls: list[Call]) -> None:
-    assert made(name)(text, True) == (content, calls)
+    assert made(name)(Growing(text), True) == (content, calls)
 
 
 @CASES
@@ -153,7 +163,48 @@ def test_any_text_in_parts_is_the_whole() -> None:
         for format_ in map(made, FORMATS):
             told = Told(format_)
             deltas = [delta for letter in text for delta in told.more(letter, False)]
-            assert put_together(deltas + told.more("", True)) == format_(text, True), text
+            whole = format_(Growing(text), True)
+            assert put_together(deltas + told.more("", True)) == whole, text
+
+
+ROWS = '{"rows": [' + '{"a": 1, "b": "x"}, ' * 500
+LONG = {
+    "a list": ROWS,
+    "fields": '{"a": 1}, ' + '"b": 1, ' * 4000,
+    "calls": ROWS + f']}}</tool_call><tool_call>{{"name": "f", "arguments": {ROWS}' * 8,
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_part_takes_no_longer_the_more_was_written(kind: str) -> None:
+    """What was read of a call isn't read again: the lines that are run for a part are counted."""
+    told = Told(made("hermes"))
+    told.more('<tool_call>{"name": "f", "arguments": ' + LONG[kind], False)
+    run = 0
+
+    def count(frame: Any, what: str, _: Any) -> Any:
+        nonlocal run
+        run += what == "line" and frame.f_code.co_filename.endswith("tools.py")
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        told.more('{"', False)
+    finally:
+        sys.settrace(before)
+    assert 0 < run < 600
+
+
+def test_a_string_is_read_once() -> None:
+    """Its parts are looked for from where it was read to, be it the middle of an escape."""
+    text, places = Growing('"' + "a" * 5000 + "\\"), []
+    assert text.value_end(0) is None
+    text.text = '"' + "!" * 5000 + "\\"  # where it begins apart, what was read isn't looked at
+    for part in ('"', "b", '"', " "):
+        text.add(part)
+        places.append(text.value_end(0))
+    assert places == [None, None, 5005, 5005]
 
 
 def test_arguments_are_told_as_they_come() -> None:

@@ -22,6 +22,11 @@ def test_each_is_told_or_does_nothing(name: str) -> None:
         assert error.param == name and error.message.startswith(f"{name} isn't served: ")
 
 
+def test_the_effort_of_reasoning_is_a_templates() -> None:
+    with pytest.raises(ApiError, match="give it in chat_template_kwargs"):
+        without_unserved({"reasoning_effort": "low"})
+
+
 def test_no_field_is_both_served_and_not() -> None:
     served = set(ChatBody.model_fields) | set(CompletionBody.model_fields)
     assert not served & {name for names in UNSERVED for name in names.split()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -182,6 +183,9 @@ def test_rules_of_raw_logits_refuse_edits(pair: Pair, rule: Verifier) -> None:
         llm = LLM(pair.target, speculative_config={"method": "pld", "verifier": own})
         [out] = llm.generate([[1, 2]], edited)
         assert (out.error is not None and "reads the raw logits" in out.error) == refused
+        empty = replace(edited, bad_token_ids=[], logit_bias={})  # which edit nothing
+        [out] = llm.generate([[1, 2]], empty)
+        assert out.error is None and len(out.token_ids) == 4
 
 
 def test_greedy_rules_refuse_a_temperature(pair: Pair) -> None:

@@ -31,7 +31,7 @@ _SHARE = 0.75
 for a size: drafters' come after it."""
 
 _PROBE = 1024
-"""Tokens of a cache that is made to see what one takes."""
+"""Tokens of a text of which is seen what it takes."""
 
 
 class Sizes(NamedTuple):
@@ -88,13 +88,13 @@ def weights_bound(memory: int | str | None) -> int | None:
 def fitting(model: CausalLM, wanted: Sizes, free: Open, bound: Bound, budget: CacheBudget) -> Sizes:
     """The sizes that are wanted; where a cache takes all of its memory at once and these don't fit,
     fewer texts, then shorter ones, as far as they are `free` to be, which the log says. budget:
-    for a cache that is made to see what one takes."""
+    for a cache without slots, which is made to see what a text takes."""
     if not any(free):
         return wanted
     tokens = min(_PROBE, wanted.length)
-    probe = model.new_cache(1, tokens, budget=budget)
-    lazy, each = budget.lazy, budget.written // tokens
-    del probe  # whose memory is free again
+    probe = model.new_cache(0, tokens, budget=budget)  # takes no memory, and has no passes
+    lazy, each = budget.lazy, budget.needs(tokens) // tokens
+    del probe
     if lazy:
         return wanted
     room = round(_SHARE * _bytes(bound, model.device, 0))

@@ -17,7 +17,7 @@ from torch import Tensor
 from foretoken.access import check_levels
 from foretoken.engine.cache_memory import of
 from foretoken.engine.request import Sample, longest
-from foretoken.errors import ForetokenError, Overloaded, shown
+from foretoken.errors import ForetokenError, Overloaded, described, shown
 from foretoken.models.budget import CacheBudget
 from foretoken.protocols import Drafter, Target, Verifier
 from foretoken.sampling.params import SamplingParams
@@ -41,6 +41,12 @@ def check_pairing(target: Target, drafter: Drafter, verifier: Verifier) -> None:
         raise ForetokenError(
             f"Verifier {type(verifier).__name__} is not valid for {names} nodes, which "
             f"{type(drafter).__name__} makes; choose a verifier that takes them."
+        )
+    largest = verifier.largest_vocab
+    if largest is not None and target.vocab_size > largest:
+        raise ForetokenError(
+            f"Verifier {type(verifier).__name__} takes vocabularies of at most {largest} tokens "
+            f"and the target's has {target.vocab_size}; choose another verifier, or name none."
         )
     if drafter.coupled and verifier.exact and verifier.sampling and not verifier.compares:
         raise ForetokenError(
@@ -327,3 +333,15 @@ def check_queue(
             f"{waiting} sequences would wait and max_queued is {most}; send the request later, "
             "lower n, or raise max_queued."
         )
+
+
+def check_device(device: torch.device) -> None:
+    """Raise `ForetokenError` where nothing can be computed there any more: after an illegal access,
+    for one, each further call of CUDA fails, whatever it is asked for."""
+    if device.type == "cpu":
+        return
+    try:
+        torch.accelerator.synchronize(device)
+    except RuntimeError as error:
+        told = described(f"The device {device}", error)
+        raise ForetokenError(f"{told}, and only a new process can use it again.") from error

@@ -26,7 +26,6 @@ NO_VARIABLES = {
     "chat_template",
     "continue_final_message",
     "conversation",
-    "documents",
     "max_length",
     "padding",
     "return_assistant_tokens_mask",
@@ -47,6 +46,11 @@ _TEXTS = {
     "thinking": "thinking",
 }
 """Type of a part -> where its text is, as in vLLM."""
+_LEFT_OUT = {
+    "tool_calls": "write the calls as text",
+    "documents": "write them into a message",
+}
+"""What a conversation may have that not all templates read -> what to do then."""
 _UNREAD = ("images", "audio")
 """What clients send with a message and isn't read."""
 _MOST = 10_000_000  # characters; more are more tokens than any model's context has
@@ -70,12 +74,13 @@ def written(
     """
     turns = texts(messages)
     name = _checked(tokenizer)
-    if any(turn.get("tool_calls") for turn in turns) and not reads(tokenizer, "tool_calls"):
-        raise ForetokenError(f"{name} doesn't read tool_calls; write the calls as text.")
+    given = options or {}
+    calls = any(turn.get("tool_calls") for turn in turns)
+    _check_reads(tokenizer, name, {**given, "tool_calls": calls}, bool(given.get("tools")))
 
     def render() -> Any:
         own = {"add_generation_prompt": reply, "tokenize": False}
-        return tokenizer.apply_chat_template(turns, **{**(options or {}), **own})
+        return tokenizer.apply_chat_template(turns, **{**given, **own})
 
     hint = "; look for a loop in it, or use generate() with a ready prompt."
     try:
@@ -97,11 +102,23 @@ def written(
     return text
 
 
-def reads(tokenizer: Any, variable: str) -> bool:
-    """Whether the tokenizer's chat template, or one of them, names a variable."""
+def _check_reads(tokenizer: Any, name: str, given: Mapping[str, Any], tools: bool) -> None:
+    """Raise `ForetokenError` for what the template would leave out without a word."""
+    for variable, remedy in _LEFT_OUT.items():
+        if given.get(variable) and not _reads(tokenizer, variable, tools):
+            if not tools and _reads(tokenizer, variable, True):
+                remedy = f"offer tools, for which there is one that does, or {remedy}"
+            raise ForetokenError(f"{name} doesn't read {variable}; {remedy}.")
+
+
+def _reads(tokenizer: Any, variable: str, tools: bool) -> bool:
+    """Whether the chat template by which a conversation is written, with tools or without any,
+    names a variable."""
     template = tokenizer.chat_template
-    named = template.values() if isinstance(template, Mapping) else [template]
-    return any(isinstance(text, str) and re.search(rf"\b{variable}\b", text) for text in named)
+    if isinstance(template, Mapping):
+        named = "tool_use" if tools and "tool_use" in template else "default"
+        template = template[named]
+    return re.search(rf"\b{variable}\b", template) is not None
 
 
 def tool_options(tokenizer: Any, tools: Seq[Mapping[str, Any]]) -> dict[str, Any]:
@@ -110,7 +127,7 @@ def tool_options(tokenizer: Any, tools: Seq[Mapping[str, Any]]) -> dict[str, Any
     if not tools:
         return {}
     _checked(tokenizer)
-    if not reads(tokenizer, "tools"):
+    if not _reads(tokenizer, "tools", True):
         raise ForetokenError(
             "This model's chat template doesn't read tools; describe them in a system message."
         )

@@ -322,11 +322,9 @@ def _identity(part: Drafter) -> list[str]:
     """What a drafter's speed depends on: its kind, its options, its models or files, its parts."""
     given = {key: value for key, value in vars(part).items() if not key.startswith("_")}
     options = [f"{key}={given[key]}" for key in sorted(given) if isinstance(given[key], _PLAIN)]
-    # A model that was passed as an object is listed twice, as in the files of earlier versions.
-    models = [model for value in given.values() for model in part.small_models if model is value]
-    shapes = [line for model in (*models, *part.small_models) for line in shape_of(model)]
+    shapes = [line for model in part.small_models for line in shape_of(model)]
     inner = [line for one in part.parts for line in _identity(one)]
-    return [type(part).__name__, *options, *shapes, *(shapes or _contents(given)), *inner]
+    return [type(part).__name__, *options, *(shapes or _contents(given)), *inner]
 
 
 def _contents(given: Mapping[str, object]) -> list[str]:

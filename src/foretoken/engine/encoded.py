@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from foretoken.engine import prompts as reader
 from foretoken.errors import ForetokenError, shown
+from foretoken.grammar.params import StructuredOutputsParams
 from foretoken.sampling.params import SamplingParams
 
 
@@ -19,9 +20,12 @@ class Encoded(NamedTuple):
     params: SamplingParams
 
 
-def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
+def encoded(
+    prompt: Any, params: SamplingParams, tokenizer: Any, most: int | None = None
+) -> Encoded:
     """A prompt as `prompts.encoded` reads it, and parameters whose references, prediction and words
-    are ids, and whose salt is the prompt's, if it has one.
+    are ids, and whose salt is the prompt's, if it has one. most: of the prompt and the prediction,
+    see `prompts.text_ids`.
 
     Raises `ForetokenError` for what the tokenizer can't read, for texts without one, and for
     parameters that were bent after they had been made.
@@ -34,12 +38,14 @@ def encoded(prompt: Any, params: SamplingParams, tokenizer: Any) -> Encoded:
         words = [ids for word in params.bad_words for ids in _word_ids(word, tokenizer)]
         asked["bad_words"] = words
     if isinstance(params.prediction, str):
-        asked["prediction"] = _ids(params.prediction, tokenizer)
+        asked["prediction"] = _ids(params.prediction, tokenizer, most)
     if (salt := reader.salt_of(prompt)) is not None:
         asked["cache_salt"] = salt
     if asked:
         params = replace(params, **asked)
-    return Encoded(*reader.encoded(prompt, tokenizer), params)
+    if isinstance(params.structured_outputs, StructuredOutputsParams):
+        _ = params.structured_outputs.key  # read here: the engine's thread is everybody's
+    return Encoded(*reader.encoded(prompt, tokenizer, most), params)
 
 
 def paired(
@@ -94,6 +100,8 @@ def _word_ids(word: str | Seq[int], tokenizer: Any) -> list[Seq[int]]:
     return [bare, after_space] if other else [bare]
 
 
-def _ids(text: str | Seq[int], tokenizer: Any) -> Seq[int]:
+def _ids(text: str | Seq[int], tokenizer: Any, most: int | None = None) -> Seq[int]:
     """A text's token ids, without special tokens at its beginning or end."""
-    return reader.text_ids(text, tokenizer, special=False) if isinstance(text, str) else text
+    if not isinstance(text, str):
+        return text
+    return reader.text_ids(text, tokenizer, special=False, most=most)

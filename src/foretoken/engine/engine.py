@@ -93,18 +93,20 @@ class Engine:
         params: SamplingParams,
         text: str | None = None,
         criterion: Criterion | None = None,
+        arrived: float | None = None,
     ) -> Request:
         """Queue a request. Raises `ForetokenError` for one that can't be served.
 
         `params` are not checked again, as `encoded` does it. `criterion` ends a sample of it after
-        the first token for which it is true.
+        the first token for which it is true. `arrived`: since when it is timed, as `perf_counter`
+        tells it; None is now.
         """
         limit = check_request(self.target, self.verifier, prompt, params)
         check_queue(self.target, self._waiting, prompt, limit, params.n, self.max_queued)
         seed = self._seeds.getrandbits(62) if params.seed is None else params.seed
         known = self.eos_ids, self.tokenizer, criterion, self.target.opening
         grammar = self._grammars.requested(prompt, params)
-        request = Request(list(prompt), params, text, seed, limit, *known, grammar)
+        request = Request(list(prompt), params, text, seed, limit, *known, grammar, arrived)
         self._requests[request.id] = request
         self._limited |= {request.id: request} if params.timeout else {}
         self._waiting.extend(request.samples)
@@ -276,11 +278,8 @@ class Engine:
             self._fail(samples[0].request, self._name, error)
             return
         _log.debug("A pass over %d sequences", len(samples), exc_info=error)
-        _log.warning(
-            "%s; the %d sequences of the batch start again, one by one.",
-            described(self._name, error),
-            len(samples),
-        )
+        told = described(self._name, error)
+        _log.warning("%s; its %d sequences start again, one by one.", told, len(samples))
         for sample in samples:
             fresh = sample.sequence.afresh()
             sample.sequence.spoil()

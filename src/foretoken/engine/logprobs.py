@@ -32,14 +32,14 @@ class TokenTexts:
         return self._known[token]
 
     def _alone(self, token: int) -> str | None:
-        """One that begins with a space shows it, though a tokenizer that reads words would leave it
-        out at the beginning of a text."""
+        """One that begins with a space, or is one, shows it, though a tokenizer that reads words
+        would leave it out at the beginning of a text."""
         if self._tokenizer is None:
             return None
         with suppress(caught()):
             alone = decoded(self._tokenizer, [token], False)
             both = decoded(self._tokenizer, [token, token], False)
-            return f" {alone}" if alone and both == f"{alone} {alone}" else alone
+            return f" {alone}" if both == f"{alone} {alone}" else alone
         return None
 
 

@@ -30,6 +30,10 @@ _BYTES = (str, bytes, bytearray, memoryview)
 _ENCODED = {"input_ids", "attention_mask", "token_type_ids", "special_tokens_mask", "length"}
 _GIVEN = {"prompt", "prompt_token_ids"}
 _SALT = "cache_salt"
+_CHARACTERS = 12  # of a token, more than in almost every text
+FAR = 2
+"""How many times as many tokens as are of use the beginning of a text has, which shows that the
+text itself, whose tokens are others around the cut, has too many."""
 _FORMS = (
     "a text, token ids (a list or a 1-D array of whole numbers), or a mapping with 'prompt' or "
     "'prompt_token_ids'"
@@ -112,15 +116,15 @@ def single(given: Any) -> Any:
 
 
 @_told
-def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
-    """One prompt's token ids, and its text if it came as one.
+def encoded(prompt: Any, tokenizer: Any, most: int | None = None) -> tuple[list[int], str | None]:
+    """One prompt's token ids, and its text if it came as one. most: see `text_ids`.
 
     Raises `ForetokenError` for what is no prompt, and for what the tokenizer can't read.
     """
     if isinstance(prompt, Conversation):
-        return chat_ids(prompt.messages, tokenizer, options=prompt.options), None
+        return chat_ids(prompt.messages, tokenizer, options=prompt.options, most=most), None
     if isinstance(prompt, str):
-        return text_ids(prompt, tokenizer), prompt
+        return text_ids(prompt, tokenizer, most=most), prompt
     if not isinstance(prompt, Mapping):
         return _ids(prompt), None
     if "input_ids" in prompt:
@@ -136,7 +140,7 @@ def encoded(prompt: Any, tokenizer: Any) -> tuple[list[int], str | None]:
         return _ids(ids), text
     if text is None:
         raise _no_prompt(prompt)
-    return text_ids(text, tokenizer), text
+    return text_ids(text, tokenizer, most=most), text
 
 
 def salt_of(prompt: Any) -> str | None:
@@ -157,9 +161,23 @@ def check_text(text: str) -> None:
         ) from error
 
 
-def text_ids(text: str, tokenizer: Any, special: bool = True) -> list[int]:
-    """A text's token ids; with the special tokens around it that the tokenizer adds, or not."""
+def text_ids(text: str, tokenizer: Any, special: bool = True, most: int | None = None) -> list[int]:
+    """A text's token ids; with the special tokens around it that the tokenizer adds, or not. most:
+    how many are of use; those of a text that surely has more are of its beginning, and are more
+    than `FAR` times as many. How many characters a token stands for nobody knows: of what a
+    tokenizer drops, or takes for one unknown thing, any number.
+    """
     check_text(text)
+    size = _CHARACTERS * (most or len(text))
+    while most is not None and size < len(text):
+        ids = _tokenized(text[:size].rstrip(), tokenizer, special)  # a later token may take spaces
+        if len(ids) > FAR * most:
+            return ids
+        size *= 4
+    return _tokenized(text, tokenizer, special)
+
+
+def _tokenized(text: str, tokenizer: Any, special: bool) -> list[int]:
     extra = {} if special else {"add_special_tokens": False}
     try:
         ids = _needed(tokenizer)(text, **extra)["input_ids"]
@@ -189,14 +207,16 @@ def chat_ids(
     reply: bool = True,
     options: Mapping[str, Any] | None = None,
     special: bool = False,
+    most: int | None = None,
 ) -> list[int]:
     """The token ids of a conversation, ready for the assistant's turn where a `reply` is to follow.
     options: what else its template reads. special: whether the tokenizer adds special tokens too.
+    most: see `text_ids`.
 
     Raises `ForetokenError` for what `written` refuses.
     """
     text = written(messages, _needed(tokenizer), reply=reply, options=options)
-    return text_ids(text, tokenizer, special)
+    return text_ids(text, tokenizer, special, most)
 
 
 def _needed(tokenizer: Any) -> Any:

@@ -41,9 +41,10 @@ class Request:
         criterion: Criterion | None = None,
         opening: Seq[int] = (),
         grammar: Requested | None = None,
+        arrived: float | None = None,
     ) -> None:
         """opening: what the text of an encoder–decoder begins with; its prompt is the source.
-        grammar: what its samples wait for."""
+        grammar: what its samples wait for. arrived: see `Engine.add`."""
         self.id = next(_ids)
         self.opening = list(opening) or prompt
         self.prompt, self.params, self.text = prompt, params, text
@@ -51,7 +52,7 @@ class Request:
         self.before: tuple[int, ...] = () if text is None or opening else tuple(prompt[-LEAD:])
         self.tokenizer, self.grammar = tokenizer, grammar
         self.texts = TokenTexts(tokenizer)
-        self.stats = RequestStats(arrived=perf_counter())
+        self.stats = RequestStats(arrived=perf_counter() if arrived is None else arrived)
         self.forgotten = RequestStats()  # what the engine had counted of it when it began anew
         self.error: str | None = None
         self.cause: BaseException | None = None  # what a user's own code raised
@@ -279,6 +280,8 @@ class Sample:
         """End for a reason that isn't the text's own. Where the tokenizer can't decode what was
         written, the text stays what it was."""
         self.output.finish_reason = reason
+        if self.request.grammar is not None:
+            self.request.grammar.pending.leave()
         with suppress(caught()):
             self.output.text = self._decode(self.output.token_ids) or self.output.text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 
 
@@ -68,38 +68,21 @@ class AcceptanceStats:
 
     def add(self, other: AcceptanceStats) -> None:
         """Add another's totals to these."""
-        self.tokens += other.tokens
-        self.passes += other.passes
-        self.drafts += other.drafts
-        self.drafted += other.drafted
-        self.accepted += other.accepted
-        self.strayed += other.strayed
-        self.drafted_at = _sums(self.drafted_at, other.drafted_at)
-        self.accepted_at = _sums(self.accepted_at, other.accepted_at)
-        self.chosen.update(other.chosen)
-        self.accepted_prediction_tokens += other.accepted_prediction_tokens
-        self.rejected_prediction_tokens += other.rejected_prediction_tokens
-        self.prefix_cache_queries += other.prefix_cache_queries
-        self.prefix_cache_hits += other.prefix_cache_hits
+        self._combine(other, 1)
 
     def remove(self, other: AcceptanceStats) -> None:
         """Take another's totals, which were counted here, out of these."""
-        self.tokens -= other.tokens
-        self.passes -= other.passes
-        self.drafts -= other.drafts
-        self.drafted -= other.drafted
-        self.accepted -= other.accepted
-        self.strayed -= other.strayed
-        self.drafted_at = _sums(self.drafted_at, [-count for count in other.drafted_at])
-        self.accepted_at = _sums(self.accepted_at, [-count for count in other.accepted_at])
+        self._combine(other, -1)
         while self.drafted_at and not self.drafted_at[-1]:  # no draft that is left went as deep
             self.drafted_at.pop()
             self.accepted_at.pop()
-        self.chosen.subtract(other.chosen)
-        self.accepted_prediction_tokens -= other.accepted_prediction_tokens
-        self.rejected_prediction_tokens -= other.rejected_prediction_tokens
-        self.prefix_cache_queries -= other.prefix_cache_queries
-        self.prefix_cache_hits -= other.prefix_cache_hits
+
+    def _combine(self, other: AcceptanceStats, sign: int) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + sign * getattr(other, name))
+        self.drafted_at = _sums(self.drafted_at, other.drafted_at, sign)
+        self.accepted_at = _sums(self.accepted_at, other.accepted_at, sign)
+        self.chosen.update({name: sign * count for name, count in other.chosen.items()})
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -123,9 +106,13 @@ class AcceptanceStats:
         return [accepted / drafted for accepted, drafted in pairs]
 
 
-def _sums(counts: list[int], others: list[int]) -> list[int]:
+_COUNTS = [each.name for each in fields(AcceptanceStats) if each.default == 0]
+"""What is one number."""
+
+
+def _sums(counts: list[int], others: list[int], sign: int) -> list[int]:
     """Position by position; what one list lacks counts as 0."""
-    return [a + b for a, b in zip_longest(counts, others, fillvalue=0)]
+    return [a + sign * b for a, b in zip_longest(counts, others, fillvalue=0)]
 
 
 @dataclass(slots=True)

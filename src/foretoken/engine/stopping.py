@@ -19,6 +19,7 @@ Criterion = Callable[[Seq[int]], bool]
 
 _WINDOW = 8  # tokens after which it moves on, as each move decodes once more
 _INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
+_BYTES = 4  # a character has at most, and so many tokens
 
 LEAD = 24
 """The most tokens of a prompt that its output is decoded after."""
@@ -28,7 +29,8 @@ class TextTracker:
     """Text that grows token by token.
 
     Decoding a window that overlaps the last piece, rather than the new token alone, keeps spaces
-    and multi-token characters right; an incomplete character waits.
+    and multi-token characters right; an incomplete character waits. What was shown stays: some
+    decoders make broken bytes of whole characters too, where these have broken ones after them.
     """
 
     def __init__(self, tokenizer: Any, skip_special_tokens: bool, before: Seq[int] = ()) -> None:
@@ -45,23 +47,28 @@ class TextTracker:
     def append(self, token: int) -> str:
         """Add one token; returns the text that became certain with it."""
         self._ids.append(token)
-        return self._certain(self._decode(self._recent()))
+        return self._certain(self._decode(self._recent()), 1)
 
     def extend(self, tokens: Seq[int]) -> None:
         """Add several tokens."""
         now = self._decode([*self._recent(), *tokens])
-        if now.endswith(_INCOMPLETE):
-            for token in tokens:  # what comes before the incomplete character is certain
+        if _INCOMPLETE not in now:
+            self._ids += tokens
+            self._certain(now, len(tokens))
+        elif len(tokens) <= _WINDOW:
+            for token in tokens:  # what comes before broken bytes is certain
                 self.append(token)
         else:
-            self._ids += tokens
-            self._certain(now)
+            self.extend(tokens[: len(tokens) // 2])
+            self.extend(tokens[len(tokens) // 2 :])
 
-    def _certain(self, now: str) -> str:
-        """What is certain of the window's text and wasn't shown yet."""
-        new = _added(self._before or "", now)
-        if now.endswith(_INCOMPLETE) or not new:
-            return ""
+    def _certain(self, now: str, added: int) -> str:
+        """What is certain of the window's text, which so many tokens were added to, and wasn't
+        shown yet."""
+        new = self._new(now)
+        if not new or now.endswith(_INCOMPLETE):
+            self._leave_out_textless(added)
+            return self._certain_of_broken(new)
         self.text += new
         shown, self._shown, self._before = self._shown, len(self._ids), now
         if shown - self._window >= _WINDOW:
@@ -69,10 +76,35 @@ class TextTracker:
             self._before = self._decode(self._ids[shown:])
         return new
 
+    def _leave_out_textless(self, added: int) -> None:
+        """Of the last tokens those without a text, as special ones that are skipped: each later
+        token would decode them again. A space has none at the beginning of a text, but two have."""
+        first = len(self._ids) - added
+        self._ids[first:] = [t for t in self._ids[first:] if self._decode([t, t])]
+
+    def _certain_of_broken(self, new: str) -> str:
+        """Of more bytes than a character has only the last may still become one. The middle of so
+        many is left out: each later token would decode it again."""
+        if not new or len(self._ids) - self._shown <= 2 * _BYTES:
+            return ""
+        del self._ids[self._shown + _BYTES : -_BYTES]
+        self._before = self._decode(self._recent())[:-1]
+        self.text += new[:-1]
+        return new[:-1]
+
     def finish(self) -> str:
         """The text, an incomplete character included."""
-        now = self._decode(self._recent())
-        return self.text + _added(self._before or "", now)
+        waits = self._shown < len(self._ids)
+        return self.text + (self._new(self._decode(self._recent())) if waits else "")
+
+    def _new(self, now: str) -> str:
+        """What the window's text has beyond the one that was shown, whose last character may have
+        been incomplete."""
+        shown = self._before or ""
+        known = shown if now.startswith(shown) else shown.rstrip(_INCOMPLETE)
+        if _INCOMPLETE in now and not now.startswith(known):
+            return self._decode(self._ids[self._shown :])
+        return now[len(known) :]
 
     def _recent(self) -> list[int]:
         """The window's tokens."""
@@ -102,8 +134,9 @@ def decoded_after(
     """What these tokens add to the text of those before them, of which the last `LEAD` are read: a
     first space, which many tokenizers leave out at the beginning of a text, and the character that
     the last of them had begun."""
-    kept, start = _lead(tokenizer, before, skip_special_tokens)
-    return _added(start, decoded(tokenizer, [*kept, *ids], skip_special_tokens))
+    tracker = TextTracker(tokenizer, skip_special_tokens, before)
+    tracker.extend(ids)
+    return tracker.finish()
 
 
 def _lead(tokenizer: Any, before: Seq[int], skip: bool) -> tuple[list[int], str]:
@@ -114,12 +147,6 @@ def _lead(tokenizer: Any, before: Seq[int], skip: bool) -> tuple[list[int], str]
         if text and not text.startswith(_INCOMPLETE):
             return last[start:], text
     return last, text
-
-
-def _added(before: str, now: str) -> str:
-    """What a text has beyond the one before, whose last character may have been incomplete."""
-    known = before if now.startswith(before) else before.rstrip(_INCOMPLETE)
-    return now[len(known) :]
 
 
 @dataclass(slots=True)

@@ -15,8 +15,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from queue import SimpleQueue
+from time import perf_counter
 from typing import TypeVar
 
+from foretoken.engine.checks import check_device
 from foretoken.engine.encoded import Encoded
 from foretoken.engine.engine import Engine
 from foretoken.engine.outputs import RequestOutput
@@ -100,11 +102,15 @@ class Worker:
         self._post(order)
         return result
 
-    def begin(self, given: Encoded, receiver: Receiver) -> Future[Request]:
-        """Add a request, whose outputs are sent to `receiver`."""
+    def begin(
+        self, given: Encoded, receiver: Receiver, arrived: float | None = None
+    ) -> Future[Request]:
+        """Add a request, whose outputs are sent to `receiver`. arrived: since when it is timed, as
+        `perf_counter` tells it; None is now, which is before the step that runs has ended."""
+        since = perf_counter() if arrived is None else arrived
 
         def add(engine: Engine) -> Request:
-            request = engine.add(given.ids, given.params, given.text)
+            request = engine.add(given.ids, given.params, given.text, arrived=since)
             self.follow(request.id, receiver)
             return request
 
@@ -191,12 +197,15 @@ class Worker:
 
     def _step(self, engine: Engine) -> None:
         """One step. Whatever it raises, an interrupt from a user's own code too, is the answer to
-        those who wait: nobody else would hear of it."""
+        those who wait: nobody else would hear of it. Raises `ForetokenError` where requests failed
+        by a device that serves none any more."""
         try:
             outputs = engine.step()
         except BaseException as error:
             outputs = engine.fail_all(error)
         self._send(outputs)
+        if any(output.error is not None for output in outputs):
+            check_device(engine.target.device)
 
     def _send(self, outputs: list[RequestOutput]) -> None:
         for output in outputs:

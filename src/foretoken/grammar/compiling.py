@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from importlib.util import find_spec
 from queue import SimpleQueue
 from time import monotonic
@@ -37,7 +38,8 @@ BACKENDS: Mapping[str, tuple[Make, str, str]] = {
 """structured_outputs_backend -> what makes it, the package it needs and the extra that has it."""
 
 AUTO = "auto"
-SECONDS, KEPT = 30.0, 256
+SECONDS = 30.0
+KEPT, KEPT_CHARACTERS = 256, 1_000_000  # of texts; a grammar takes some 150 bytes for each
 THREADS, MOST_THREADS = 2, 6  # that compile; with those that don't come to an end
 
 
@@ -59,93 +61,154 @@ def found_backend(name: str) -> Make:
     raise ForetokenError(f"Structured outputs need {package}; pip install 'foretoken[{extra}]'.")
 
 
+class _Order:
+    """A grammar that is to be compiled, for all requests that ask for it."""
+
+    def __init__(self, form: StructuredOutputsParams) -> None:
+        self._form: StructuredOutputsParams | None = form  # until it is compiled, or nobody waits
+        self.size = len(form.text) + len(form.whitespace_pattern or "")
+        self.compiled: Future[Start] = Future()
+        self._waiting = 0
+        self._began: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has come to an end without a grammar."""
+        done = self.compiled
+        return done.cancelled() or (done.done() and done.exception() is not None)
+
+    def late(self, seconds: float) -> bool:
+        """Whether it has been compiled for longer than this."""
+        return self._began is not None and monotonic() - self._began >= seconds
+
+    def join(self) -> None:
+        """One more request waits for it."""
+        self._waiting += 1
+
+    def leave(self) -> None:
+        """One fewer. Where none is left, it isn't begun any more."""
+        self._waiting -= 1
+        if not self._waiting and self.compiled.cancel():
+            self._form = None
+
+    def begin(self) -> StructuredOutputsParams | None:
+        """What is to be compiled now; None where nobody waits for it any more."""
+        if not self.compiled.set_running_or_notify_cancel():
+            return None
+        form, self._form, self._began = self._form, None, monotonic()
+        return form
+
+
 class Pending:
     """A grammar that is being compiled. A request waits for it; others go on."""
 
-    def __init__(self, compiled: Future[Start], seconds: float, staff: Callable[[], bool]) -> None:
-        """staff: what sees to it that it is compiled while others take for ever."""
-        self._compiled, self._seconds, self._staff = compiled, seconds, staff
-        self._deadline = monotonic() + seconds
+    def __init__(self, order: _Order, seconds: float, staff: Callable[[], bool]) -> None:
+        """seconds: how long compiling may take. staff: what sees to it that it is compiled while
+        others take for ever, and says whether it can be."""
+        self._order, self._seconds, self._staff = order, seconds, staff
+        self._left = False
+        order.join()
 
     @property
     def settled(self) -> bool:
-        """Whether `result` answers at once: it is compiled, or has failed, or its time is over."""
-        if self._compiled.done() or monotonic() >= self._deadline:
+        """Whether `result` answers at once: it is compiled, or has failed, or takes too long, as
+        all that could be compiled before it do. The time that it waits for others isn't its own."""
+        if self._order.compiled.done() or self._order.late(self._seconds):
             return True
-        self._staff()
+        with suppress(RuntimeError):  # the system has no thread left; there may be one later
+            return not self._staff()
         return False
 
     def wait(self, seconds: float) -> None:
         """Wait until it is compiled, at most so long."""
-        done = threading.Event()
-        self._compiled.add_done_callback(lambda _: done.set())
-        done.wait(seconds)
+        wait([self._order.compiled], seconds)
+
+    def leave(self) -> None:
+        """The request has ended."""
+        if not self._left:
+            self._left = True
+            self._order.leave()
 
     def result(self) -> Start:
         """Raises `ForetokenError` for a grammar that can't be compiled, or not in time."""
-        if not self._compiled.done():
-            raise ForetokenError(
-                f"The grammar of structured_outputs wasn't compiled within {self._seconds:g} s; "
-                "use a simpler one."
-            )
-        return self._compiled.result()
+        if self._order.compiled.done():
+            return self._order.compiled.result()
+        if not self._order.late(self._seconds):
+            raise _all_lost(self._seconds)
+        raise ForetokenError(
+            f"The grammar of structured_outputs wasn't compiled within {self._seconds:g} s; "
+            "use a simpler one."
+        )
+
+
+def _all_lost(seconds: float) -> ForetokenError:
+    return ForetokenError(
+        f"{MOST_THREADS} grammars of structured_outputs have been compiled for more than "
+        f"{seconds:g} s each and don't come to an end, so no other is begun; use simpler ones, and "
+        "make the LLM anew."
+    )
 
 
 class Compiler:
-    """Compiled grammars by what was asked for; the last `KEPT` are kept."""
+    """Compiled grammars by what was asked for. The last `KEPT` are kept, of texts of
+    `KEPT_CHARACTERS` together, and the very last whatever its size. One thread calls it."""
 
     def __init__(self, make: Callable[[], Backend], seconds: float = SECONDS) -> None:
         """make: the backend, in the first of the threads."""
         self._make, self._seconds = make, seconds
         self._backend: Backend | None = None
         self._making = threading.Lock()
-        self._known: OrderedDict[object, Future[Start]] = OrderedDict()
-        self._todo: SimpleQueue[tuple[StructuredOutputsParams, Future[Start]]] = SimpleQueue()
+        self._known: OrderedDict[str, _Order] = OrderedDict()
+        self._todo: SimpleQueue[_Order] = SimpleQueue()
         self._counting = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        self._began: dict[threading.Thread, float] = {}  # of those that compile, when they began
+        self._at: dict[threading.Thread, _Order] = {}  # what is being compiled
 
     def compile(self, form: StructuredOutputsParams) -> Pending:
         """Begin to compile, or take what is there. Raises `ForetokenError` for a schema that is no
         JSON, and where too many grammars don't come to an end."""
-        key = form.key
-        known = self._known.get(key)
-        ready = known is not None and known.done() and known.exception() is None
+        order = self._known.get(form.key)
+        ready = order is not None and order.compiled.done() and not order.failed
         if not ready and not self._staff():
-            raise ForetokenError(
-                f"{MOST_THREADS} grammars of structured_outputs have been compiled for more than "
-                f"{self._seconds:g} s each and don't come to an end, so no other is begun; use "
-                "simpler ones, and make the LLM anew."
-            )
-        if known is None or (known.done() and not ready):
-            known = self._known[key] = Future()
-            self._todo.put((form, known))
-        self._known.move_to_end(key)
-        while len(self._known) > KEPT:
-            self._known.popitem(last=False)
-        return Pending(known, self._seconds, self._staff)
+            raise _all_lost(self._seconds)
+        if order is None or order.failed:
+            order = self._known[form.key] = _Order(form)
+            self._todo.put(order)
+        self._known.move_to_end(form.key)
+        self._forget()
+        return Pending(order, self._seconds, self._staff)
+
+    def _forget(self) -> None:
+        """What was asked for longest ago, where there is too much."""
+        size = sum(order.size for order in self._known.values())
+        while len(self._known) > 1 and (len(self._known) > KEPT or size > KEPT_CHARACTERS):
+            size -= self._known.popitem(last=False)[1].size
 
     def _staff(self) -> bool:
         """Have `THREADS` threads that take what is to be compiled, besides those that are lost to
         grammars that take too long. Threads are few, so that these can't fill the memory. Returns
-        whether there is one."""
+        whether there is one. Raises `RuntimeError` where the system lets none be started."""
         with self._counting:
             while (working := self._working()) < THREADS and len(self._threads) < MOST_THREADS:
                 thread = threading.Thread(target=self._work, daemon=True)
-                self._threads.add(thread)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError:
+                    if not working:
+                        raise
+                    break  # the other one takes it all
+                self._threads.add(thread)  # it waits for the lock until then
             return working > 0
 
     def _working(self) -> int:
         """How many threads aren't lost."""
-        late = monotonic() - self._seconds
-        return len(self._threads) - sum(began < late for began in self._began.values())
+        return len(self._threads) - sum(order.late(self._seconds) for order in self._at.values())
 
     def _free(self) -> bool:
         """Count this thread as one that compiles nothing; whether it is still needed."""
         thread = threading.current_thread()
         with self._counting:
-            self._began.pop(thread, None)
+            self._at.pop(thread, None)
             needed = self._working() <= THREADS
             if not needed:
                 self._threads.remove(thread)
@@ -153,12 +216,18 @@ class Compiler:
 
     def _work(self) -> None:
         while self._free():
-            form, future = self._todo.get()
-            with self._counting:
-                self._began[threading.current_thread()] = monotonic()
-            try:
-                with self._making:
-                    self._backend = self._backend or self._make()
-                future.set_result(self._backend.compile(form))
-            except caught() as error:
-                future.set_exception(error)
+            self._carry_out(self._todo.get())
+
+    def _carry_out(self, order: _Order) -> None:
+        """Compile a grammar, if anybody waits for it."""
+        form = order.begin()
+        if form is None:
+            return
+        with self._counting:
+            self._at[threading.current_thread()] = order
+        try:
+            with self._making:
+                self._backend = self._backend or self._make()
+            order.compiled.set_result(self._backend.compile(form))
+        except caught() as error:
+            order.compiled.set_exception(error)

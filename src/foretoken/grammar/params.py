@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, fields
 from functools import cache, cached_property
+from hashlib import sha256
 from typing import Any, get_type_hints
 
 from foretoken.errors import ForetokenError, one_line, shown, unknown
@@ -97,11 +98,12 @@ class StructuredOutputsParams:
                 "or JSON as text."
             ) from error
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for all that compile to the same grammar."""
+    @cached_property
+    def key(self) -> str:
+        """Equal for all that compile to the same grammar, and short. Raises what `text` raises."""
         spaces = self.disable_any_whitespace, self.whitespace_pattern
-        return ("json" if self.json_object else self.form, self.text, *spaces)
+        whole = "json" if self.json_object else self.form, self.text, *spaces
+        return sha256(repr(whole).encode()).hexdigest()
 
 
 def structured(given: Mapping[Any, Any]) -> StructuredOutputsParams:

@@ -7,8 +7,9 @@ nodes for each token. It is filled in two ways:
 - `grow`: one text, as it is written, after the whole ones if the tree has any. A suffix is counted
   once it differs from all earlier ones, or is `depth` long; until then it is part of the tail that
   `repeated` measures.
-- `add` and `drop`: whole texts, first in, first out. A text ends in a mark, a negative number that
-  occurs only there, so that every suffix of it differs from all others in the end.
+- `add` and `drop`: whole texts, place by place, first in, first out. A text ends in a mark, a
+  negative number that occurs only there, so that every suffix of it differs from all others in the
+  end.
 
 A walk adds or drops a suffix; it visits only the branchings on its path.
 """
@@ -66,15 +67,15 @@ class SuffixTree:
         text, as a phrase."""
         return len(self._text) - self._start
 
-    def add(self, text: array[int]) -> None:
-        """Count the suffixes of a whole text that ends in its own mark."""
-        for start in range(len(text) - 1):
-            self._insert(text, start)
+    def add(self, text: array[int], start: int, stop: int) -> None:
+        """Count the suffixes that begin at these places of a text that ends in its own mark."""
+        for place in range(start, min(stop, len(text) - 1)):
+            self._insert(text, place)
 
-    def drop(self, text: array[int]) -> None:
+    def drop(self, text: array[int], start: int, stop: int) -> None:
         """Undo `add` for the oldest text: nodes that others share with it point into the others."""
-        for start in range(len(text) - 1):
-            self._remove(text, start)
+        for place in range(start, min(stop, len(text) - 1)):
+            self._remove(text, place)
 
     def _insert(self, text: array[int], start: int) -> bool:
         """Count one suffix; False, and nothing is counted, while it is part of another."""

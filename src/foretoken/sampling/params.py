@@ -49,7 +49,8 @@ class SamplingParams:
             called for drafted tokens too, and must depend on nothing else.
         logits_processor_factories: callables without arguments that each make a processor for every
             sample, which may keep a state: it is called once for each token of a text, in order,
-            and copied (copy.deepcopy) where drafts branch. Its state must not depend on the scores.
+            and copied (copy.deepcopy) where drafts branch, or, if it is a function, made anew and
+            called for all of the text. Its state must not depend on the scores.
         seed: makes the request repeatable; None, or -1, takes a new one from the system.
         stop: the text ends before the first of these strings.
         include_stop_str_in_output: keep the stop string in the text.
@@ -64,7 +65,8 @@ class SamplingParams:
         prediction: a text or token ids that the output is likely to be, with a few changes (as in
             OpenAI's Predicted Outputs). It is drafted for this request, whatever the method, whose
             rule must be exact, and changes neither a greedy text nor a distribution.
-        cache_salt: only requests of the same salt go on from each other's cached prompts.
+        cache_salt: only requests of the same salt go on from each other's cached prompts. Drafts
+            for one with a salt are made from its own text alone.
         structured_outputs: what the text must be: `StructuredOutputsParams`, or a mapping with its
             names; inside an engine a compiled grammar.
         max_draft_tokens: the most tokens drafted for a sample in a step, beside the method's own
@@ -113,11 +115,10 @@ class SamplingParams:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        hints = _hints()
         for name, default in [(field.name, field.default) for field in fields(self)]:
             value = getattr(self, name)
             listed = value is None and default == ()  # as in vLLM, None is no list
-            value = () if listed else typed(name, value, hints[name])  # and a seed of -1 is none
+            value = () if listed else typed(name, value, _hints()[name])  # and a seed of -1 is none
             object.__setattr__(self, name, None if (name, value) == ("seed", -1) else value)
         if isinstance(self.structured_outputs, Mapping):
             object.__setattr__(self, "structured_outputs", structured(self.structured_outputs))
@@ -125,7 +126,6 @@ class SamplingParams:
 
     def _check_ranges(self) -> None:
         allowed, most = self.allowed_token_ids, self.max_tokens or self.min_tokens
-        bias = (self.logit_bias or {}).values()
         checks = {
             "n": (1 <= self.n <= MOST_SAMPLES, f"from 1 to {MOST_SAMPLES}"),
             "temperature": (0 <= self.temperature <= _FAR, f"from 0, which is greedy, to {_FAR:g}"),
@@ -136,7 +136,7 @@ class SamplingParams:
             "presence_penalty": (abs(self.presence_penalty) <= _FAR, _BOUNDED),
             "frequency_penalty": (abs(self.frequency_penalty) <= _FAR, _BOUNDED),
             "logit_bias": (
-                all(abs(value) <= _FAR for value in bias),
+                all(abs(value) <= _FAR for value in (self.logit_bias or {}).values()),
                 f"numbers {_BOUNDED} (bad_token_ids forbids tokens)",
             ),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "at least 1, or None"),
@@ -147,17 +147,13 @@ class SamplingParams:
             "max_draft_tokens": ((self.max_draft_tokens or 0) >= 0, "at least 0, or None"),
             "timeout": (self.timeout is None or self.timeout > 0, "above 0 seconds, or None"),
             "allowed_token_ids": (allowed is None or len(allowed) > 0, "None or at least one id"),
-            "bad_words": (
-                all(map(len, self.bad_words)),
-                "texts or lists of ids, none of them empty",
-            ),
+            "bad_words": (all(map(len, self.bad_words)), "texts or lists of ids, none empty"),
             "stop": (all(map(_is_text, self.stops)), "texts that are not empty, of valid Unicode"),
         }
         for name, (holds, expected) in checks.items():
             if not holds:
-                raise ForetokenError(
-                    f"{name} is {shown(getattr(self, name))}; it must be {expected}."
-                )
+                given = shown(getattr(self, name))
+                raise ForetokenError(f"{name} is {given}; it must be {expected}.")
 
     @cached_property
     def stops(self) -> tuple[str, ...]:
@@ -182,7 +178,7 @@ class SamplingParams:
     def edits(self) -> bool:
         """Whether logits are changed before temperature."""
         lists = (self.logit_bias, self.allowed_token_ids, self.bad_token_ids)
-        return self.reads_context or any(x is not None for x in lists)
+        return self.reads_context or any(lists)
 
 
 @cache

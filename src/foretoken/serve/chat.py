@@ -57,7 +57,8 @@ async def _submit(server: Server, body: ChatBody) -> Answering:
 def _prompt(server: Server, body: ChatBody) -> dict[str, Any]:
     """The conversation's token ids; and its text, where the answer goes on from that instead of
     being one of its own."""
-    ids = conversation_ids(body, body.messages, server.tokenizer, body.add_special_tokens)
+    special = body.add_special_tokens
+    ids = conversation_ids(body, body.messages, server.tokenizer, special, server.context)
     goes_on = body.continue_final_message
     text = decoded(server.tokenizer, ids, body.skip_special_tokens) if goes_on else None
     return {"prompt_token_ids": ids, "prompt": text}

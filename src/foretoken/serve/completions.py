@@ -82,13 +82,15 @@ def _as_asked(prompt: Any, server: Server, body: CompletionBody) -> Any:
         return {"prompt": _text(prompt, server, body), "prompt_token_ids": prompt}
     if body.add_special_tokens:
         return {"prompt": prompt}
-    ids = text_ids(prompt, server.tokenizer, special=False)
+    ids = text_ids(prompt, server.tokenizer, special=False, most=server.context)
     return {"prompt": prompt, "prompt_token_ids": ids}
 
 
 def _text(prompt: list[int], server: Server, body: CompletionBody) -> str | None:
     """The text of token ids; None without a tokenizer, and for ids that the engine will refuse."""
-    if server.tokenizer is None or max(prompt, default=0) >= server.vocab_size:
+    if server.tokenizer is None or len(prompt) > server.context:
+        return None
+    if max(prompt, default=0) >= server.vocab_size:
         return None
     try:
         return decoded(server.tokenizer, prompt, body.skip_special_tokens)

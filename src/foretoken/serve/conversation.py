@@ -12,10 +12,14 @@ from foretoken.serve.schema import Templated
 
 
 def conversation_ids(
-    body: Templated, messages: list[dict[str, Any]], tokenizer: Any, special: bool = False
+    body: Templated,
+    messages: list[dict[str, Any]],
+    tokenizer: Any,
+    special: bool = False,
+    most: int | None = None,
 ) -> list[int]:
     """The token ids of messages by the model's template. special: whether the tokenizer adds
-    special tokens to what the template writes.
+    special tokens to what the template writes. most: see `prompts.text_ids`.
 
     Raises `ApiError` and `ForetokenError` for what can't be written.
     """
@@ -29,6 +33,8 @@ def conversation_ids(
         )
     if body.continue_final_message:
         options["continue_final_message"] = True
+    if body.documents:
+        options["documents"] = body.documents
     if body.tools and tokenizer is not None:
         given = [{**tool.model_dump(exclude_unset=True), "type": tool.type} for tool in body.tools]
         try:
@@ -36,4 +42,4 @@ def conversation_ids(
         except ForetokenError as error:
             raise ApiError(400, str(error), "tools") from error
     reply = body.add_generation_prompt and not body.continue_final_message
-    return chat_ids(messages, tokenizer, reply=reply, options=options, special=special)
+    return chat_ids(messages, tokenizer, reply=reply, options=options, special=special, most=most)

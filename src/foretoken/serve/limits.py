@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 
 from starlette.requests import Request
 
+from foretoken.engine.prompts import FAR
 from foretoken.errors import Overloaded
 from foretoken.serve.errors import RETRY, ApiError
 
@@ -40,10 +41,12 @@ def check_length(
     before = len(opening or prompt)
     if len(prompt) > context or before >= context or before + (asked or 0) > context:
         more = f", and {asked} more were asked for" if asked else ""
+        far = FAR * context  # of more, not all may have been read
+        count = len(prompt) if len(prompt) <= far else f"more than {far}"
         raise ApiError(
             400,
             f"This model's maximum context length is {context} tokens. However, your prompt has "
-            f"{len(prompt)}{more}; shorten the prompt or lower max_tokens.",
+            f"{count}{more}; shorten the prompt or lower max_tokens.",
             field,
         )
 

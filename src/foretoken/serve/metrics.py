@@ -62,7 +62,7 @@ class Metrics:
         self.written = self._histogram("request_generation_tokens", "Tokens of answers.", series)
         self.samples = self._histogram("request_params_n", "Samples asked for.", _SAMPLES)
         self.asked = self._histogram("request_params_max_tokens", "Tokens asked for.", series)
-        self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts that were read.")
+        self.prompt_tokens = self._counter("prompt_tokens", "Tokens of prompts, cached ones too.")
         self._ended = self._counter("request_success", "Requests that ended.", "finished_reason")
         self._rejected = self._counter("admission_rejections", "Requests refused.", "reason")
         self.registry.register(_EngineCollector(llm, prefix, self._labels))
@@ -178,7 +178,7 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         load = self._llm.load
-        yield self._gauge("num_requests_running", "Requests that are served.", load.running)
+        yield self._gauge("num_requests_running", "Requests that are being written.", load.running)
         yield self._gauge("num_requests_waiting", "Requests that wait.", load.waiting)
         if self._llm.llm.worker.closed:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
@@ -10,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     Tag,
     ValidationError,
     ValidationInfo,
@@ -30,8 +32,10 @@ _IdText = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 MOST_SAMPLES = 128
 MOST_LOGPROBS = 20
-MOST_TEXTS = 10_000
-"""Stop strings or bad words of a request: each step of all requests looks for each."""
+MOST_TEXTS = {"stop": 256, "bad_words": 10_000}
+"""Texts of a request: each step of all requests looks for each, for stop strings token by token."""
+MOST_CHARACTERS = 100_000
+"""Of a request's bad words together: each is tokenized twice."""
 
 
 def _with_one_wrong(given: Any) -> Any:
@@ -62,7 +66,7 @@ def _form(prompt: Any) -> str:
 Texts = Annotated[list[str], Field(fail_fast=True)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Bias = Annotated[dict[_IdText, float], BeforeValidator(_with_one_wrong)]
-Messages = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 Prompt = Annotated[
     Annotated[str, Tag("text")]
     | Annotated[Texts, Tag("texts")]
@@ -119,6 +123,7 @@ class Templated(Body):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
+    documents: Objects = []
     tools: Annotated[list[Tool], Field(fail_fast=True)] = []
 
 
@@ -172,6 +177,13 @@ class Sampling(Body):
     return_tokens_as_token_ids: bool = False
     foretoken: Extras = Extras()
 
+    _arrived: float = PrivateAttr(default_factory=perf_counter)
+
+    @property
+    def arrived(self) -> float:
+        """When it was read, as `perf_counter` tells it."""
+        return self._arrived
+
     @field_validator("response_format", "prediction")
     @classmethod
     def _sifted(cls, given: Any, info: ValidationInfo) -> Any:
@@ -187,7 +199,7 @@ class Sampling(Body):
 class ChatBody(Sampling, Templated):
     """POST /v1/chat/completions."""
 
-    messages: Messages
+    messages: Objects
     max_completion_tokens: Whole | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_LOGPROBS)] = 0
@@ -211,7 +223,7 @@ class TokenizeBody(Templated):
     default with those of its template alone."""
 
     prompt: str | None = None
-    messages: Messages | None = None
+    messages: Objects | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool = False
 
@@ -279,12 +291,14 @@ def _shorten(given: dict[str, Any]) -> None:
     `ApiError` for too many texts."""
     for name in {"allowed_token_ids", "stop_token_ids"} & given.keys():
         given[name] = list(dict.fromkeys(given[name]))
-    for name in ("stop", "bad_words"):
+    for name, most in MOST_TEXTS.items():
         texts = given.get(name)
-        if isinstance(texts, list) and len(texts) > MOST_TEXTS:
-            raise ApiError(
-                400, f"{name} has {len(texts):,} texts; give at most {MOST_TEXTS:,}.", name
-            )
+        if isinstance(texts, list) and len(texts) > most:
+            raise ApiError(400, f"{name} has {len(texts):,} texts; give at most {most:,}.", name)
+    size = sum(map(len, given.get("bad_words", ())))
+    if size > MOST_CHARACTERS:
+        told = f"bad_words has {size:,} characters; give at most {MOST_CHARACTERS:,}"
+        raise ApiError(400, f"{told} in all.", "bad_words")
 
 
 _FORMS = {

@@ -71,7 +71,7 @@ class Server:
         """A prompt's token ids. `asked`: the tokens that were asked for by number; `field`: of the
         body, from which the prompt is. Raises `ApiError` and `ForetokenError` for what can't be
         served."""
-        given = await asyncio.to_thread(self.llm.encoded, prompt, params)
+        given = await asyncio.to_thread(self.llm.encoded, prompt, params, self.context)
         check_length(given.ids, asked, self.context, self.opening, field)
         predicted = given.params.prediction
         if predicted is None or len(predicted) <= self.context:
@@ -87,7 +87,7 @@ class Server:
             told = f"{count} texts are asked for, and this server takes {self.most} at a time"
             raise ApiError(400, f"{told}; ask for fewer.", "n" if len(given) == 1 else "prompt")
         name = f"{kind}-{body.request_id or uuid4().hex}"
-        answering = Answering(self, name)
+        answering = Answering(self, name, body.arrived)
         try:
             for place, prompt in enumerate(given):
                 await answering.add(prompt, f"{name}-{place}")
@@ -109,8 +109,10 @@ class Server:
 class Answering:
     """The requests of one answer while they are served, until `close` ends them."""
 
-    def __init__(self, server: Server, name: str) -> None:
+    def __init__(self, server: Server, name: str, arrived: float) -> None:
+        """arrived: since when its requests are timed, as `perf_counter` tells it."""
         self.server, self.name, self.created = server, name, int(time.time())
+        self._arrived = arrived
         self.streams: list[OutputStream] = []
         self._watches = contextlib.ExitStack()
 
@@ -118,7 +120,9 @@ class Answering:
         """Queue one more."""
         watch = self.server.metrics.watch(given.params)
         prompt = {"prompt_token_ids": given.ids, "prompt": given.text}
-        stream = await self.server.llm.submit(prompt, given.params, name, observer=watch.see)
+        stream = await self.server.llm.submit(
+            prompt, given.params, name, observer=watch.see, arrived=self._arrived
+        )
         self.streams.append(stream)
         self._watches.callback(watch.close)
 

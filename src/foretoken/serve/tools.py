@@ -36,7 +36,39 @@ class Written(NamedTuple):
     calls: list[Call]
 
 
-Format = Callable[[str, bool], Written]
+class Growing:
+    """A text as far as it is written. How far it was read stays known, so that a stream doesn't
+    take longer for each part the longer it is."""
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self._calls: dict[int, _BegunCall] = {}  # by where they begin
+        self._values: dict[int, _BegunValue] = {}
+
+    def add(self, text: str) -> None:
+        """What was written next."""
+        self.text += text
+
+    def call(self, start: int) -> _Found:
+        """The call that begins here, once its name is known and its arguments begin."""
+        place = _skipped(_SPACE, self.text, start)
+        if place == len(self.text):
+            return _Found(None, None)
+        if self.text[place] != "{":
+            return _NONE
+        return self._calls.setdefault(place, _BegunCall(place + 1)).read(self)
+
+    def value_end(self, start: int) -> int | None:
+        """Where a JSON value ends, None where the text ends before. What can't stand in JSON ends
+        it too, so that a bracket that is missing takes no more than the call."""
+        if start == len(self.text):
+            return None
+        if self.text[start] not in '{["':
+            return _skipped(_SCALAR, self.text, start)
+        return self._values.setdefault(start, _BegunValue(start)).end(self.text)
+
+
+Format = Callable[[Growing, bool], Written]
 """From a text so far, and whether it has ended, to what it holds."""
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -45,18 +77,19 @@ TAGS = frozenset({_OPEN, _CLOSE})
 _PYTHON_TAG = "<|python_tag|>"
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s;]*")
-_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_QUOTED = re.compile(r'(?:[^"\\]+|\\.)*', re.DOTALL)
 _SCALAR = re.compile(r"[\w.+\-]*")
 _INSIDE = re.compile(r"[\w.+\-\s:,]+")
 _ARGUMENTS = ("arguments", "parameters")
 
 
-def hermes(offered: Collection[str], text: str, ended: bool) -> Written:
+def hermes(offered: Collection[str], written: Growing, ended: bool) -> Written:
     """Calls between tags, as Hermes and Qwen write them; white space around them is left out."""
     del offered
+    text = written.text
     content, calls, told, place = "", [], 0, 0
     while (start := text.find(_OPEN, place)) >= 0:
-        found = _call(text, start + len(_OPEN))
+        found = written.call(start + len(_OPEN))
         place = start + len(_OPEN)
         if found.call is None and (found.end is not None or ended):
             continue  # none: a part of the text
@@ -89,9 +122,10 @@ def _settled(text: str, tag: str) -> str:
     return text.rstrip()
 
 
-def llama3_json(offered: Collection[str], text: str, ended: bool) -> Written:
+def llama3_json(offered: Collection[str], written: Growing, ended: bool) -> Written:
     """An answer that is JSON from its first character on, as Llama 3 writes calls; several are
     parted by semicolons. Any other answer is a text."""
+    text = written.text
     if not ended and _PYTHON_TAG.startswith(text):
         return Written("", [])
     calls: list[Call] = []
@@ -101,7 +135,7 @@ def llama3_json(offered: Collection[str], text: str, ended: bool) -> Written:
         start = _skipped(_BETWEEN if calls else _SPACE, text, told)
         if start == len(text):
             return Written(text[told:] if ended and not calls else "", calls)
-        found = _call(text, start) if text[start] == "{" else _NONE
+        found = written.call(start) if text[start] == "{" else _NONE
         if found.call is None or not (tagged or found.call.name in offered):
             held = found.call is None and found.end is None and not ended
             return Written("" if held else text[start if calls else told :], calls)
@@ -111,7 +145,7 @@ def llama3_json(offered: Collection[str], text: str, ended: bool) -> Written:
         told = found.end
 
 
-FORMATS: dict[str, Callable[[Collection[str], str, bool], Written]] = {
+FORMATS: dict[str, Callable[[Collection[str], Growing, bool], Written]] = {
     "hermes": hermes,
     "llama3_json": llama3_json,
 }
@@ -136,26 +170,65 @@ class _Found(NamedTuple):
 _NONE = _Found(None, 0)
 
 
-def _call(text: str, start: int) -> _Found:
-    """The call that begins here, once its name is known and its arguments begin."""
-    place = _skipped(_SPACE, text, start)
-    if place == len(text):
-        return _Found(None, None)
-    if text[place] != "{":
-        return _NONE
-    name = arguments = None
-    end, more = place + 1, True
-    while more:
-        field = _field(text, end)
-        if field.key in _ARGUMENTS and arguments is None:
-            arguments = field.value
-        elif field.key == "name" and name is None and field.end is not None:
-            name = _text(field.value)
-        call = None if name is None or arguments is None else Call(name, arguments)
-        if field.end is None:
-            return _Found(call, None)
-        end, more = field.end, field.more
-    return _NONE if call is None else _Found(call, end)
+class _BegunCall:
+    """A call, and the fields of it that were read."""
+
+    def __init__(self, start: int) -> None:
+        self._place, self._more = start, True
+        self._name: str | None = None
+        self._arguments: str | None = None
+
+    def read(self, text: Growing) -> _Found:
+        """What it is by now."""
+        while self._more:
+            field = _field(text, self._place)
+            if field.end is None:
+                begun = field.value if field.key in _ARGUMENTS else None
+                return _Found(self._known(begun), None)
+            if field.key in _ARGUMENTS and self._arguments is None:
+                self._arguments = field.value
+            elif field.key == "name" and self._name is None:
+                self._name = _text(field.value)
+            self._place, self._more = field.end, field.more
+        call = self._known(None)
+        return _NONE if call is None else _Found(call, self._place)
+
+    def _known(self, begun: str | None) -> Call | None:
+        """begun: arguments that aren't whole yet; the first ones count."""
+        arguments = begun if self._arguments is None else self._arguments
+        return None if self._name is None or arguments is None else Call(self._name, arguments)
+
+
+class _BegunValue:
+    """A list, an object or a string in JSON, as far as it was read."""
+
+    def __init__(self, start: int) -> None:
+        self._place, self._depth = start, 0
+        self._quoted = self._over = False
+
+    def end(self, text: str) -> int | None:
+        """Where it ends in the text, which only grows."""
+        while self._place < len(text) and not self._over:
+            before = self._place
+            if self._quoted:
+                self._place = _skipped(_QUOTED, text, before)
+                if not text.startswith('"', self._place):
+                    return None  # perhaps in the middle of an escape
+            elif text[before] not in '{[}]"':
+                self._place = _skipped(_INSIDE, text, before)
+                self._over = self._place == before
+                continue
+            self._mark(text[self._place])
+        return self._place if self._over else None
+
+    def _mark(self, mark: str) -> None:
+        """Go past a bracket or a quote."""
+        self._place += 1
+        if mark == '"':
+            self._quoted = not self._quoted
+        else:
+            self._depth += 1 if mark in "{[" else -1
+        self._over = self._depth == 0 and not self._quoted
 
 
 class _Field(NamedTuple):
@@ -168,43 +241,25 @@ class _Field(NamedTuple):
     more: bool = False
 
 
-def _field(text: str, start: int) -> _Field:
+def _field(written: Growing, start: int) -> _Field:
+    text = written.text
     place = _skipped(_SPACE, text, start)
-    written = _STRING.match(text, place)
-    if written is None:
-        begun = place == len(text) or text[place] == '"'
-        return _Field(None, "", None if begun else place + (text[place] == "}"))
-    key, place = _text(written[0]), _skipped(_SPACE, text, written.end())
+    if not text.startswith('"', place):
+        return _Field(None, "", None if place == len(text) else place + (text[place] == "}"))
+    end = written.value_end(place)
+    if end is None:
+        return _Field(None, "", None)
+    key, place = _text(text[place:end]), _skipped(_SPACE, text, end)
     if place == len(text):
         return _Field(None, "", None)
     if text[place] != ":":
         return _Field(None, "", place)
     place = _skipped(_SPACE, text, place + 1)
-    end = _value_end(text, place)
+    end = written.value_end(place)
     after = len(text) if end is None else _skipped(_SPACE, text, end)
     if after == len(text):
         return _Field(key, text[place:end], None)
     return _Field(key, text[place:end], after + (text[after] in ",}"), text[after] == ",")
-
-
-def _value_end(text: str, start: int) -> int | None:
-    """Where a JSON value ends, None where the text ends before. What can't stand in JSON ends it
-    too, so that a bracket that is missing takes no more than the call."""
-    place, depth = start, 0
-    while place < len(text):
-        if text[place] in "{[":
-            depth, place = depth + 1, place + 1
-        elif text[place] in "}]":
-            depth, place = depth - 1, place + (depth > 0)
-        else:
-            part = _STRING if text[place] == '"' else _INSIDE if depth else _SCALAR
-            found = part.match(text, place)
-            if found is None:
-                return None if part is _STRING else place
-            place = found.end()
-        if depth <= 0:
-            return place
-    return None
 
 
 def _text(written: str) -> str | None:
@@ -230,7 +285,7 @@ class Told:
 
     def __init__(self, format_: Format, only_first: bool = False) -> None:
         self._format, self._only_first = format_, only_first
-        self._text, self._characters = "", 0
+        self._text, self._characters = Growing(), 0
         self._arguments: list[int] = []  # characters of each call
 
     @property
@@ -241,7 +296,7 @@ class Told:
     def more(self, text: str, ended: bool) -> list[dict[str, Any]]:
         """The deltas that tell what `text` adds: of the text, of a call's name, of its arguments;
         one at least."""
-        self._text += text
+        self._text.add(text)
         content, calls = self._format(self._text, ended)
         deltas: list[dict[str, Any]] = []
         if len(content) > self._characters:
@@ -270,7 +325,7 @@ def opened(name: str, arguments: str = "") -> dict[str, Any]:
 
 def message(format_: Format, text: str, only_first: bool) -> dict[str, Any]:
     """The parts of an assistant's whole message: its text, null where there are calls only."""
-    content, calls = format_(text, True)
+    content, calls = format_(Growing(text), True)
     if not calls:
         return {"content": content}
     told = calls[:1] if only_first else calls

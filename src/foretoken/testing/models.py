@@ -221,6 +221,9 @@ class ByteTokenizer:
         pieces = [end if i == self.eos_token_id else bytes([self._bytes[i]]) for i in ids]
         return b"".join(pieces).decode("utf-8", errors="replace")
 
+    def convert_ids_to_tokens(self, ids: Seq[int]) -> list[str]:
+        return [self.decode([i]) for i in ids]
+
     def apply_chat_template(
         self,
         conversation: Seq[dict[str, str]],

@@ -44,6 +44,7 @@ class OptimalTransport(Verifier):
     sampling: ClassVar[bool] = True
     source: ClassVar[str] = "Sun et al. 2023 (SpecTr), §3"
     kinds: ClassVar[frozenset[Kind]] = frozenset({Kind.INDEPENDENT, Kind.AUXILIARY})
+    largest_vocab: ClassVar[int | None] = _MAX_TUPLES  # for one draw; several have more tuples
 
     def __call__(self, trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
         return descend(trees, scores, draws, _transport)

@@ -43,10 +43,7 @@ def _token_by_token(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     accepted = draws.accept(_ratios(trees, probs, proposals).clamp(max=1)) & trees.valid
     lengths = accepted.long().cumprod(1).sum(1)  # [B]
     owed = probs.new_ones(trees.batch)
-    token = draws.pick(
-        _final_distribution(trees, probs, proposals, lengths, owed), lengths[:, None]
-    )
-    return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
+    return _verdict(trees, probs, proposals, lengths, owed, draws)
 
 
 def as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
@@ -62,9 +59,15 @@ def _as_a_block(trees: DraftTree, scores: Scores, draws: Draws) -> Verdict:
     passed = draws.accept(_chances(trees, probs, proposals, joint))  # [B, N]
     lengths = (passed * trees.depths[:, 1:]).amax(1)  # [B]
     owed = joint.gather(1, lengths[:, None])[:, 0]
-    token = draws.pick(
-        _final_distribution(trees, probs, proposals, lengths, owed), lengths[:, None]
-    )
+    return _verdict(trees, probs, proposals, lengths, owed, draws)
+
+
+def _verdict(
+    trees: DraftTree, probs: Tensor, proposals: Tensor, lengths: Tensor, owed: Tensor, draws: Draws
+) -> Verdict:
+    """So many accepted tokens of each chain, and one more from what is left over there."""
+    final = _final_distribution(trees, probs, proposals, lengths, owed)
+    token = draws.pick(final, lengths[:, None])
     return Verdict(path_to(trees, lengths)[0], lengths, token[:, 0])
 
 
