@@ -147,7 +147,8 @@ def test_rules_from_elsewhere() -> None:
     rule = TargetOnly()
     assert build({"method": "pld", "verifier": rule}).verifier is rule
     with pytest.raises(
-        ForetokenError, match="Bare doesn't declare draws, reads_logits, compares; derive"
+        ForetokenError,
+        match="Bare doesn't declare draws, reads_logits, compares, largest_vocab; derive",
     ):
         build({"method": "pld", "verifier": f"{__name__}:Bare"})
 

@@ -358,6 +358,15 @@ def test_a_drafter_without_trees_drafts_chains(name: str, params: SamplingParams
             assert step(target, drafter, rule, sequences, budgets)[0].tree.is_chain
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in WRAPPING])
+def test_states_of_inner_layers_are_declared(name: str) -> None:
+    """As level d: so a target that lacks them is refused when it is loaded."""
+    pair = models("native")
+    drafter = make_drafter(name, pair)
+    ModelTarget(pair.target, 1, 64).bind(drafter)
+    assert set(drafter.wants.hidden) <= {-1} or "d" in drafter.wants.levels
+
+
 @each_greedy_cell
 @pytest.mark.parametrize(
     ("kind", "batch"), [("native", 1), ("native", 3), ("native", 8), ("adapter", 3)]

@@ -241,7 +241,7 @@ def test_distribution_of_rules_for_independent_draws(name: str, temperature: flo
 def test_distribution_with_the_heuristic_length() -> None:
     """The +2/−1 rule looks at the past only, so it leaves the distribution alone."""
     check_distribution(
-        lambda p: SmallLM(p.draft, 1, "heuristic"),
+        lambda p: SmallLM(p.draft, 1, num_assistant_tokens_schedule="heuristic"),
         Speculative(),
         table_pair(3),
         SamplingParams(),

@@ -242,7 +242,7 @@ class Counting(SmallLM):
 
 
 def counting(name: str, draft: Any, tokens: int = 3) -> Counting:
-    drafter = Counting(draft, tokens, name, **OPTIONS[name])
+    drafter = Counting(draft, tokens, num_assistant_tokens_schedule=name, **OPTIONS[name])
     drafter.counts: list[list[int]] = []  # type: ignore[misc]
     return drafter
 
@@ -279,7 +279,8 @@ def test_no_rule_that_learns_changes_the_distribution(name: str) -> None:
     made: list[Counting] = []
 
     def make(pair: Pair) -> Counting:
-        made.append(Counting(pair.draft, 1 if name == "heuristic" else 2, PAST[name]))
+        tokens = 1 if name == "heuristic" else 2
+        made.append(Counting(pair.draft, tokens, num_assistant_tokens_schedule=PAST[name]))
         made[-1].counts = []
         return made[-1]
 
@@ -395,7 +396,9 @@ def test_rows_end_on_their_own(name: str, params: SamplingParams) -> None:
 
 def drafted(model: Any, name: str, rows: list[Sequence]) -> DraftTree:
     """What is drafted for the rows with tokens 0, 1, 2, 3 sure to come, one after the other."""
-    drafter = SmallLM(model, 6, name, assistant_confidence_threshold=0.5)
+    drafter = SmallLM(
+        model, 6, num_assistant_tokens_schedule=name, assistant_confidence_threshold=0.5
+    )
     drafter.bind(ModelTarget(sure_then_unsure(3), 3, 40))
     for row in rows:
         drafter.begin(row)
@@ -426,7 +429,7 @@ def test_rules_that_do_not_look_are_not_asked(pair: Pair) -> None:
         def ends(self, sequences: Any, distributions: Tensor) -> Tensor:
             raise AssertionError("asked")
 
-    drafter = SmallLM(pair.draft, 3, Blind(3))
+    drafter = SmallLM(pair.draft, 3, num_assistant_tokens_schedule=Blind(3))
     drafter.bind(ModelTarget(pair.target, 1, 40))
     drafter.begin(row := sequence(WARM, (1, 2)))
     assert drafter.draft([row], [9], draws_for([row], torch.device("cpu"))).counts == [3]
@@ -451,7 +454,12 @@ def test_by_name_through_the_front_door(pair: Pair) -> None:
 
 
 def fallback(draft: Any, threshold: float, tokens: int = 3) -> Counting:
-    drafter = Counting(draft, tokens, "fallback", assistant_confidence_threshold=threshold)
+    drafter = Counting(
+        draft,
+        tokens,
+        num_assistant_tokens_schedule="fallback",
+        assistant_confidence_threshold=threshold,
+    )
     drafter.counts: list[list[int]] = []  # type: ignore[misc]
     return drafter
 
@@ -459,7 +467,12 @@ def fallback(draft: Any, threshold: float, tokens: int = 3) -> Counting:
 def test_fallback_hands_the_pen_over(pair: Pair) -> None:
     """It ends one token earlier than confidence at the same threshold, and may draft nothing."""
     prompts = [[5, 9, 2, 5, 9, 2, 5], [40, 3, 3, 17, 40, 3]]
-    confident = Counting(pair.draft, 10, "confidence", assistant_confidence_threshold=0.35)
+    confident = Counting(
+        pair.draft,
+        10,
+        num_assistant_tokens_schedule="confidence",
+        assistant_confidence_threshold=0.35,
+    )
     falling = fallback(pair.draft, 0.35, 10)
     for drafter in (confident, falling):
         check_greedy(lambda p, d=drafter: d, Speculative(), pair, slots=2, prompts=prompts)  # type: ignore[misc]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from foretoken import METHODS, ForetokenError
 from foretoken.config import build
 from foretoken.methods import Method, Need
-from foretoken.registry import drafter_names, verifier_names
+from foretoken.registry import drafter_class, drafter_names, verifier_names
+from foretoken.trees.plan import AUTO
 
 
 def test_rows_are_complete() -> None:
@@ -16,6 +19,15 @@ def test_rows_are_complete() -> None:
         assert row.name == name and row.drafter in drafter_names()
         assert row.verifier in verifier_names()
         assert row.length and row.tree and row.paper
+
+
+def test_trees_that_are_planned_are_not_called_static() -> None:
+    """By the option that the row sets, or else the drafter's default."""
+    static = [row for row in METHODS.values() if row.tree.startswith("static")]
+    assert static
+    for row in static:
+        defaults = {field.name: field.default for field in fields(drafter_class(row.drafter))}
+        assert {**defaults, **row.options}.get("tree") != AUTO, row.name
 
 
 @pytest.mark.parametrize("row", METHODS.values(), ids=list(METHODS))

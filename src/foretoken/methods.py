@@ -221,7 +221,7 @@ _ROWS = (
     Method(
         name="mlp_speculator",
         length="by the tree",
-        tree="static, 63 nodes",
+        tree="planned, up to 63 nodes",
         needs=Need.WEIGHTS,
         paper="Wertheimer et al. 2024 (MLP speculator)",
     ),

@@ -46,6 +46,10 @@ OPTION_ALIASES = {
 FILES = ("model", "models", "checkpoint", "datastore", "corpus", "skip")
 """The options whose values name files of what drafts."""
 
+LOADED_AS = ("draft_backend", "draft_vocab_size")
+"""Options with which a draft model is loaded, in the order of `as_causal_lm`; one that is loaded
+already takes none of them."""
+
 FIELDS = {
     "num_speculative_tokens": ("depth",),
     "num_speculative_nodes": ("tree_nodes", "num_speculative_tokens"),
@@ -103,10 +107,8 @@ def drafter_class(name: str) -> type[Any]:
     Raises `ForetokenError` for one that can't be imported, and for a name that there isn't or that
     two packages give.
     """
-    if ":" in name:
-        return _outsider(f"Drafter {shown(name)}", name)
-    if name in drafter_names():
-        return _only_class("foretoken.drafters", name)
+    if ":" in name or name in drafter_names():
+        return _class("Drafter", "foretoken.drafters", name)
     offered = installed_drafters()
     found = [drafter for drafter in offered if drafter.name == name]
     if not found:
@@ -142,11 +144,7 @@ def _outsider(what: str, path: str, remedy: str = "give package.module:Class") -
 
 def verifier_class(name: str) -> type[Any]:
     """The class of an acceptance rule by file name, or of an outsider by "package.module:Class"."""
-    return (
-        _outsider(f"Verifier {shown(name)}", name)
-        if ":" in name
-        else _only_class("foretoken.verify", name)
-    )
+    return _class("Verifier", "foretoken.verify", name)
 
 
 def build_verifier(rule: str | Verifier) -> Verifier:
@@ -168,11 +166,7 @@ def build_verifier(rule: str | Verifier) -> Verifier:
 def target_class(name: str) -> type[Any]:
     """The class of a target's wrapper by file name in `foretoken.models`, or of an outsider by
     "package.module:Class": built of a method's options, called with the target."""
-    return (
-        _outsider(f"Target {shown(name)}", name)
-        if ":" in name
-        else _only_class("foretoken.models", name)
-    )
+    return _class("Target", "foretoken.models", name)
 
 
 def typed_options(cls: type[Any], method: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,6 +183,14 @@ def typed_options(cls: type[Any], method: str, options: Mapping[str, Any]) -> di
         key: typed(f"Option {key} of method {method!r}", value, hints.get(key, Any))
         for key, value in options.items()
     }
+
+
+def _class(what: str, package: str, name: str) -> type[Any]:
+    """A class of a file in `package`, or of an outsider by "package.module:Class". what: for the
+    error."""
+    if ":" in name:
+        return _outsider(f"{what} {shown(name)}", name)
+    return _only_class(package, name)
 
 
 def _only_class(package: str, name: str) -> type[Any]:

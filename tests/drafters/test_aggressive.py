@@ -53,7 +53,7 @@ def test_aggressive_decoding_stays_in_one_reference() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Aggressive(0), "at least 1"),
+        (lambda: Aggressive(0), "num_speculative_tokens is 0; it must be at least 1"),
     ],
 )
 def test_wrong_options(make: Callable[[], object], message: str) -> None:

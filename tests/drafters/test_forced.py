@@ -32,7 +32,7 @@ def test_an_answer_to_an_encoders_source() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Forced(0), "at least 1"),
+        (lambda: Forced(0), "num_speculative_tokens is 0; it must be at least 1"),
     ],
 )
 def test_wrong_options(make: Callable[[], object], message: str) -> None:

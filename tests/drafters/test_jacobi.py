@@ -117,7 +117,7 @@ def test_distribution(block: int | None) -> None:
 
 def test_wrong_options() -> None:
     """One sentence."""
-    with pytest.raises(ForetokenError, match="at least 1"):
+    with pytest.raises(ForetokenError, match="num_speculative_tokens is 0; it must be at least 1"):
         Jacobi(0)
     with pytest.raises(ForetokenError, match="block_size is 1; it must be at least 2"):
         Jacobi(block_size=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,18 @@ def test_what_wrote_nothing_does_not_count(small: Pair, folder: Path, monkeypatc
     assert noted == [None]
     answered(engine, [5, 9, 2])
     assert len(noted) == 2
+
+
+def test_a_request_with_a_salt_is_not_learned_from(
+    small: Pair, folder: Path, monkeypatch: Any
+) -> None:
+    drafter, noted = Online([SmallLM(str(folder), 3)]), []
+    engine, _ = served(drafter, small, [])
+    monkeypatch.setattr(drafter.learner, "note", noted.append)
+    answered(engine, [5, 9, 2], replace(GREEDY, cache_salt="a"))
+    assert not noted
+    answered(engine, [5, 9, 2])
+    assert len(noted) == 1
 
 
 def test_what_cannot_learn_is_refused(small: Pair, folder: Path) -> None:

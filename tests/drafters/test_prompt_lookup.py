@@ -11,6 +11,7 @@ from hypothesis import given
 from copying_drafters import bound, draft, ends, few, sequence, some
 from foretoken import SamplingParams
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.lookup.earlier_outputs import AT_ONCE
 from foretoken.lookup.longest_match import repeated
 from foretoken.sampling.sequence import Sequence
 
@@ -52,6 +53,24 @@ def test_prompt_lookup_forgets_across_requests_by_default() -> None:
     assert draft(assisted, sequence([1, 2, 3])) == []  # an output's end is not drafted
     assisted.shared.reset()
     assert draft(assisted, sequence([4, 1])) == []
+
+
+def test_a_step_takes_in_a_little_of_what_others_wrote() -> None:
+    """However many sequences are drafted for."""
+    drafter = bound(PromptLookup(2, max_cached_tokens=5_000))
+    drafter.end([sequence([9], list(range(90)) * 30)])
+    drafter.draft([sequence([1]) for _ in range(8)], [4] * 8, None)
+    assert drafter.shared._entering._done == AT_ONCE
+
+
+def test_a_request_with_a_salt_is_kept_apart() -> None:
+    """It copies its own text alone, and nobody copies it."""
+    drafter = bound(PromptLookup(2, max_cached_tokens=50))
+    drafter.end([sequence([9], [1, 2, 3]), sequence([9], [5, 6, 7], salt="a")])
+    assert draft(drafter, sequence([4, 1], salt="a")) == [] and drafter.shared.tokens == 3
+    assert draft(drafter, sequence([1, 5, 4, 1], salt="a")) == [5, 4]
+    assert draft(drafter, sequence([4, 1])) == [2, 3]
+    assert draft(drafter, sequence([4, 5], salt="a")) == draft(drafter, sequence([4, 5])) == []
 
 
 def test_prompt_lookup_takes_the_longest_then_the_latest() -> None:

@@ -84,7 +84,12 @@ def test_a_draft_that_ends_before_a_token_has_cost_its_pass(
 ) -> None:
     """So drafting isn't a pass for each drafted token, which is declared."""
     for rule, more in (("confidence", False), ("fallback", True)):
-        drafter = SmallLM(pair.draft, 4, rule, 0.9)
+        drafter = SmallLM(
+            pair.draft,
+            4,
+            num_assistant_tokens_schedule=rule,
+            assistant_confidence_threshold=0.9,
+        )
         drafter.bind(ModelTarget(pair.target, 1, 64))
         passes: list[Any] = []
         forward = drafter._lm._forward

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import given
 from copying_drafters import bound, draft, ends, few, paths, sequence, some
 from foretoken import ForetokenError
 from foretoken.drafters.suffix import Suffix
+from foretoken.lookup.earlier_outputs import AT_ONCE
 
 
 def tree_by_hand(
@@ -51,7 +54,7 @@ def test_suffix_decoding(
     for output in earlier:
         drafter.end([sequence([9], output)])
     own = sequence(text, references=references)
-    guess = drafter.guess(own, 4)
+    guess = drafter.guess(own, 4, drafter.shared.index)
     first = next(i for i in range(len(text) + 1) if _stood_before(text, i, references))
     best = 0.0
     for size in range(1, 6):
@@ -100,6 +103,55 @@ def test_suffix_learns_from_outputs() -> None:
     assert draft(drafter, sequence([5, 7, 8])) == []
     assert drafter.shared.tokens == 4
     assert bound(Suffix(max_cached_tokens=0)).shared is None
+
+
+def test_a_request_with_a_salt_is_kept_apart() -> None:
+    """It copies its own text alone, and no other request, of its salt or without one, copies it."""
+    drafter = bound(Suffix())
+    drafter.end([sequence([9], [1, 2, 3, 4]), sequence([9], [5, 6, 7, 8], salt="a")])
+    assert drafter.shared.tokens == 4
+    assert draft(drafter, sequence([0, 1, 2], salt="a")) == []
+    assert draft(drafter, sequence([1, 2, 5, 0, 1, 2], salt="a")) == [5, 0]
+    assert draft(drafter, sequence([0, 1, 2])) == [3, 4]
+    assert draft(drafter, sequence([0, 5, 6], salt="a")) == draft(drafter, sequence([5, 6])) == []
+
+
+def test_a_long_text_is_read_in_several_steps() -> None:
+    """References first. Meanwhile what is there is copied from; in the end the draft is that of a
+    tree that had it all at once."""
+    tail, filling = [7, 8, 9], list(range(20, 90))
+    references = [[*tail, 1, *filling * 9], [*tail, 2, *filling * 9], [*tail, 2]]
+    whole = sequence([*tail, 3, *filling * 30, *tail], references=references)
+    drafter, sizes = bound(Suffix(max_spec_factor=0.5)), []
+    for _ in range(8):
+        guess = drafter.guess(whole, 1, None)
+        sizes.append(whole.state[drafter].tree.read)
+        if not sizes[-1]:
+            assert guess.tokens[:1] == [1] or len(sizes) > 1
+    assert sizes[:2] == [0, 0] and sizes[-1] == len(whole.tokens)
+    assert all(after - before <= AT_ONCE for before, after in pairwise(sizes))
+    at_once = bound(Suffix(max_spec_factor=0.5)).guess(whole.afresh(), 1, None, 10_000)
+    assert (guess.tokens, guess.score) == (at_once.tokens, at_once.score) and guess.tokens == [2]
+
+
+def test_a_step_takes_in_a_little_of_what_others_wrote() -> None:
+    """However many sequences are drafted for."""
+    drafter = bound(Suffix())
+    drafter.end([sequence([9], list(range(90)) * 30)])
+    drafter.draft([sequence([1]) for _ in range(8)], [4] * 8, None)
+    assert draft(drafter, sequence([1, 2]))  # from the first places
+    assert drafter.shared._entering._done == 2 * AT_ONCE
+
+
+def test_sequences_share_what_a_step_reads() -> None:
+    """But each reads at least as much as a step may write, and what a step read of its prompt."""
+    drafter, texts = bound(Suffix()), [sequence(list(range(96)) * 20) for _ in range(16)]
+    draft_of = SimpleNamespace(read=0)
+    drafter.observe(texts, [draft_of] * 15 + [SimpleNamespace(read=700)])
+    read = [text.state[drafter].tree.read for text in texts]
+    assert read == [64] * 15 + [700]
+    drafter.observe(texts[:2], [draft_of] * 2)
+    assert texts[0].state[drafter].tree.read == 64 + AT_ONCE // 2
 
 
 @pytest.mark.parametrize(

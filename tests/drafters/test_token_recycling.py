@@ -51,7 +51,7 @@ def step(tree: DraftTree, predicted: torch.Tensor, row: int, path: list[int], ex
     return Step(tokens, path, tree.counts[row], row, tree, scores)
 
 
-def test_the_template_is_the_papers() -> None:
+def test_levels_have_the_papers_sizes() -> None:
     """80 nodes in six levels; every node's parent is on the level before; no place twice."""
     levels = template((8, 21, 25, 15, 8, 3), 8)
     assert [len(level) for level in levels] == [8, 21, 25, 15, 8, 3]
@@ -128,6 +128,25 @@ def test_of_one_tokens_places_the_accepted_counts() -> None:
     done = step(tree, logits([[[1], [3], [4], [5], [0]]]), 0, [1], 3)
     drafter.observe([sequence(0, 1, 3)], [done])
     assert drafter.shared.rows[:3, 0].tolist() == [1, 3, 0]
+
+
+def test_a_request_with_a_salt_has_a_matrix_of_its_own() -> None:
+    """In a batch with others it learns from its own row, and drafts from that."""
+    drafter = bound(num_candidates=1, level_sizes=(1,))
+    mine = Sequence.start([0], SamplingParams(cache_salt="a"))
+    other, third = sequence(0), Sequence.start([0], SamplingParams(cache_salt="a"))
+    tree = DraftTree(torch.zeros(3, 0, dtype=torch.int64), [0] * 3)
+    predicted = logits([[[1]], [[2]], [[3]]])
+    rows = [mine, other, third]
+    steps = [step(tree, predicted, row, [], 0) for row in range(3)]
+    for one in rows:
+        one.tokens.append(0)
+    drafter.observe(rows, steps)
+    assert drafter.shared.rows[0].tolist() == [2]
+    drafted = drafter.draft([third, sequence(0), mine, other], [1] * 4, None)  # type: ignore[arg-type]
+    assert drafted.tokens.flatten().tolist() == [3, 2, 1, 2]
+    fresh = Sequence.start([0], SamplingParams(cache_salt="a"))
+    assert drafter.draft([fresh], [1], None).counts == [0]  # type: ignore[arg-type]
 
 
 def test_the_matrix_is_kept_and_reset(pair: Pair) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from foretoken.engine.prompts import text_ids
 from foretoken.engine.stopping import decoded
 from foretoken.errors import ForetokenError, shown
+from foretoken.files import MARK
 from foretoken.progress import track
 from foretoken.sampling.params import SamplingParams
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from foretoken.engine.outputs import RequestOutput
     from foretoken.llm import LLM
 
-_MARK = "\ufeff"  # that some editors put first, and the model doesn't see
 _SPARE = 512  # tokens beyond twice the text's, after which an answer without max_tokens ends
 _PROMPT = """{block}
 
@@ -82,7 +82,7 @@ def edit(
     params = params or SamplingParams(temperature=0, max_tokens=None)
     _check(llm, instruction, params)
     windows = "\r\n" in text and text.count("\r\n") == text.count("\n")
-    mark = _MARK if text.startswith(_MARK) else ""
+    mark = MARK if text.startswith(MARK) else ""
     shown = text.removeprefix(mark)
     shown = shown.replace("\r\n", "\n") if windows else shown
     fence = _fence(shown)

@@ -19,8 +19,7 @@ import torch
 
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
-from foretoken.errors import ForetokenError
-from foretoken.errors.values import check_range
+from foretoken.errors.values import check_tokens
 from foretoken.lookup.suffix_automaton import START, Match, StaticAutomaton
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
@@ -37,9 +36,7 @@ class Aggressive(BaseDrafter):
     follows = True
 
     def __post_init__(self) -> None:
-        if self.num_speculative_tokens < 1:
-            raise ForetokenError("num_speculative_tokens must be at least 1.")
-        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        check_tokens(self.num_speculative_tokens, MOST_NODES)
 
     @property
     def nodes(self) -> int:

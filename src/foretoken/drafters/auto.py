@@ -43,7 +43,7 @@ _CHEAP_LEVELS = 4  # levels of the draft whose cost is compared with that
 _TIMED_EVERY, _LATER, _OFTEN = 2, 8, 64  # steps; the second once so many as the third were timed
 _TIMED_PLAIN = 2  # which one of a run of plain steps is timed
 _COVERED = {"suffix": "pld"}
-"""The second one's copies are also the first one's, which tells by their size how sure they are."""
+"""What `pld` copies, `suffix` copies too, and the size of its copy says how sure it is."""
 
 
 @dataclass(slots=True)

@@ -10,7 +10,9 @@ of a token is the distribution that it was really drawn from under leniency. Cop
 those whose distribution is a point mass, are marked as chosen.
 
 Departures: for Max-Gram's see `max_gram`; it is also the n-gram model of staged decoding, whose
-drafts are chains here and not trees.
+drafts are chains here and not trees. At temperature 0 leniency is `Lenience`'s: a token passes
+whose probability p exceeds l times the likeliest one's. CS-Drafting's code, which is greedy only,
+compares p with l·q, where q is what the token's drafter gave to it, 1 if it was copied.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary.
 """
@@ -26,6 +28,7 @@ import torch
 from torch import Tensor
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.chain import WithModels
 from foretoken.drafters.shared.depth import draft_depth
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -45,7 +48,7 @@ PAPERS = {2: ((13, 10), (0, 10)), 3: ((5, 14, 10), (0, 1, 10), (0, 0, 10))}
 
 
 @dataclass(eq=False)
-class Cascade(BaseDrafter):
+class Cascade(WithModels):
     """model: folder, hub id, bundled name or loaded model; models: several, the largest first.
     draft_backend: how their linear layers run, e.g. "q4", by default as the target's do.
     draft_vocab_size: how many tokens they may write, the first ids and the ends of text, None for
@@ -110,24 +113,12 @@ class Cascade(BaseDrafter):
     def small_models(self) -> Seq[CausalLM]:
         return [model.lm for model in self._models]
 
-    def begin(self, sequence: Sequence) -> None:
-        for model in self._models:
-            model.begin(sequence)
+    @property
+    def followers(self) -> Seq[DraftModel]:
+        return self._models
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         return self._stages[0].draft(sequences, [min(n, self._most) for n in budgets], draws)
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        self._stages[0].observe(sequences, steps)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        for model in self._models:
-            model.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            for model in self._models:
-                model.end(sequence)
 
 
 @dataclass(eq=False)

@@ -5,41 +5,37 @@ is found once for a model, by Bayesian optimisation (`foretoken layers`, `tune/l
 ends by the adaptive rule (`length.Adaptive`). The defaults are its code's. Departures: without a
 set every second layer is left out, as SWIFT starts; the threshold starts from 0.8 when sampling
 too, where their code has 0.5; drafting ends by the likeliest token's probability, never by that of
-the token that was drawn.
+the token that was drawn, and in the distribution that is drawn from, where their code reads the
+whole softmax at temperature 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
-from foretoken.length import LengthRule, schedule
+from foretoken.drafters.shared.chain import ScheduledChain
+from foretoken.length import LengthRule
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.models.layer_set import kept, skipped
 
 
 @dataclass(eq=False)
-class DraftVerify(ChainDrafter):
+class DraftVerify(ScheduledChain):
     """skip: sub-layers left out, as numbers or a file of `foretoken layers`, or None for every
     second layer; num_speculative_tokens: longest draft; num_assistant_tokens_schedule,
     assistant_confidence_threshold: when a draft ends before it."""
 
     skip: str | Path | Seq[int] | None = None
     num_speculative_tokens: int = 8
-    num_assistant_tokens_schedule: str | LengthRule = "adaptive"
-    assistant_confidence_threshold: float | None = None
+    num_assistant_tokens_schedule: str | LengthRule = field(default="adaptive", kw_only=True)
 
     wants = Wants("ace")
 
     def __post_init__(self) -> None:
-        self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
+        self.length = self.rule(self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         left_out = skipped(self.skip, access)

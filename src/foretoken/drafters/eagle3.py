@@ -35,4 +35,4 @@ class Eagle3(GrownTree):
     def _request(self, shape: Mapping[str, Any]) -> None:
         """Request the captured layers' states; in some checkpoints they follow from the target's
         depth, and are known after `bind` only."""
-        self.wants = Wants("bc", tuple(dict.fromkeys(shape.get("capture", (-1,)))))
+        self.wants = Wants("bcd", tuple(dict.fromkeys(shape.get("capture", (-1,)))))

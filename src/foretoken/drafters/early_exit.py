@@ -12,30 +12,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.drafters.shared.chain import ScheduledChain
 from foretoken.errors import ForetokenError
-from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.self_model import SelfModel
 
 
 @dataclass(eq=False)
-class EarlyExit(ChainDrafter):
+class EarlyExit(ScheduledChain):
     """exit_layer: how many layers draft, None for a quarter; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it."""
 
     exit_layer: int | None = None
     num_speculative_tokens: int = 6
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
 
     wants = Wants("ace")
 
     def __post_init__(self) -> None:
-        self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
+        self.length = self.rule(self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
         layer = max(1, access.layers // 4) if self.exit_layer is None else self.exit_layer

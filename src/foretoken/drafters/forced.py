@@ -17,8 +17,7 @@ import torch
 
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
-from foretoken.errors import ForetokenError
-from foretoken.errors.values import check_range
+from foretoken.errors.values import check_tokens
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, chains
@@ -33,9 +32,7 @@ class Forced(BaseDrafter):
     wants = Wants("a")
 
     def __post_init__(self) -> None:
-        if self.num_speculative_tokens < 1:
-            raise ForetokenError("num_speculative_tokens must be at least 1.")
-        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        check_tokens(self.num_speculative_tokens, MOST_NODES)
 
     @property
     def nodes(self) -> int:

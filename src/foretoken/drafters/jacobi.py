@@ -25,7 +25,7 @@ import torch
 from foretoken.access import Access, Wants
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.errors.values import check_range
+from foretoken.errors.values import check_range, check_tokens
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, chains
@@ -42,18 +42,12 @@ class Jacobi(BaseDrafter):
     wants = Wants("a")
 
     def __post_init__(self) -> None:
-        if self.num_speculative_tokens < 1:
-            raise ForetokenError("num_speculative_tokens must be at least 1.")
+        check_tokens(self.num_speculative_tokens, MOST_NODES)
         if self.block_size is not None and self.block_size < 2:
             raise ForetokenError(
                 f"block_size is {self.block_size}; it must be at least 2, or None for no blocks."
             )
-        check_range(
-            1,
-            MOST_NODES,
-            num_speculative_tokens=self.num_speculative_tokens,
-            block_size=self.block_size,
-        )
+        check_range(1, MOST_NODES, block_size=self.block_size)
 
     @property
     def nodes(self) -> int:

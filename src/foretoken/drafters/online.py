@@ -21,6 +21,7 @@ from typing import ClassVar
 from foretoken.access import Access, Wants
 from foretoken.drafters.shared.learner import Learner, learnable
 from foretoken.drafters.shared.mistakes import Recording
+from foretoken.drafters.shared.salt import shares
 from foretoken.drafters.shared.wrapper import Wrapper
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
@@ -104,7 +105,7 @@ class Online(Wrapper):
 
     def end(self, sequences: Seq[Sequence]) -> None:
         super().end(sequences)
-        for sequence in sequences:
+        for sequence in filter(shares, sequences):
             recording: Recording | None = sequence.state.pop(self, None)
             if recording is None or not sequence.output:  # it failed, or starts again
                 continue

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.salt import shares
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -70,18 +71,22 @@ class PromptLookup(BaseDrafter):
             )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        others = [] if self.shared is None else [self.shared.index]
         drafts = [
-            self._copy(sequence, min(self.num_speculative_tokens, budget))
+            self._copy(
+                sequence,
+                min(self.num_speculative_tokens, budget),
+                others if shares(sequence) else [],
+            )
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         return chains(drafts, self._device)
 
-    def _copy(self, sequence: Sequence, limit: int) -> list[int]:
+    def _copy(self, sequence: Sequence, limit: int, others: list[_NGrams]) -> list[int]:
+        """The copy. others: the table of what others wrote, if there is one."""
         if limit < 1:
             return []
-        tables = [self._request_table(sequence)]
-        if self.shared is not None:
-            tables.append(self.shared.index)
+        tables = [self._request_table(sequence), *others]
         tail = sequence.tokens[-self.prompt_lookup_max :]
         for size in self._sizes[-len(tail) :]:
             gram = tuple(tail[-size:])
@@ -111,7 +116,7 @@ class PromptLookup(BaseDrafter):
 
     def end(self, sequences: Seq[Sequence]) -> None:
         if self.shared is not None:
-            for sequence in sequences:
+            for sequence in filter(shares, sequences):
                 self.shared.add(sequence.output)
 
 
@@ -133,13 +138,13 @@ class _NGrams:
                 if size <= end:
                     self.places[tuple(text[end - size : end])] = text, end
 
-    def add(self, text: array[int]) -> None:
-        """Add a whole text. Its last token is an end mark, which is not worth copying."""
-        self.read(text, 1, len(text) - 1)
+    def add(self, text: array[int], start: int, stop: int) -> None:
+        """Add these places of a text. Its last token is an end mark, which is not worth copying."""
+        self.read(text, max(1, start), min(stop, len(text) - 1))
 
-    def drop(self, text: array[int]) -> None:
+    def drop(self, text: array[int], start: int, stop: int) -> None:
         """Undo `add`; n-grams that a later text also has stay."""
-        for end in range(1, len(text) - 1):
+        for end in range(max(1, start), min(stop, len(text) - 1)):
             for size in self._sizes:
                 gram = tuple(text[max(0, end - size) : end])
                 if gram in self.places and self.places[gram][0] is text:

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.drafters.shared.chain import ScheduledChain
 from foretoken.errors import ForetokenError
-from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
 from foretoken.models.prune import prune
 
 
 @dataclass(eq=False)
-class Pruned(ChainDrafter):
+class Pruned(ScheduledChain):
     """checkpoint: what is pruned, None for the target; kept_heads, kept_columns: shares of its
     key/value heads, with their query heads, and of its feed-forward columns that stay;
     num_speculative_tokens: draft length; num_assistant_tokens_schedule,
@@ -31,8 +30,6 @@ class Pruned(ChainDrafter):
     kept_heads: float = 1.0
     kept_columns: float = 0.75
     num_speculative_tokens: int = 4
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
 
     wants = Wants("a")
     pass_per_token = True
@@ -43,11 +40,7 @@ class Pruned(ChainDrafter):
                 f"kept_heads is {self.kept_heads} and kept_columns {self.kept_columns}; both are "
                 "shares above 0 and at most 1."
             )
-        self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
+        self.length = self.rule(self.num_speculative_tokens)
         self.pass_per_token = not self.length.stops_before  # else one more ends a draft
 
     def bind(self, access: Access) -> None:

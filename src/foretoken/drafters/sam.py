@@ -6,7 +6,8 @@ drafted as a chain, which in a text that repeats itself goes on with itself. The
 (`corpus`) holds whole texts; its draft is the tree of the likeliest continuations by count. It is
 used where its match is longer by more than `static_bias` tokens. A draft has `draft_factor` nodes
 for each token of the match. Without an auxiliary drafter there is no least match length; falling
-back to one is composition.
+back to one is composition. Departure: where too few tokens follow the first occurrence, their code
+looks for a shorter suffix.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -22,27 +21,22 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.chain import WithModel
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.errors.values import check_range
-from foretoken.models.drafting.foreign import ForeignModel
+from foretoken.errors.values import check_tokens
+from foretoken.models.drafting.foreign import ForeignModel, ForeignOptions
 from foretoken.models.model import CausalLM
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, chains
 
 
 @dataclass(eq=False)
-class Slem(WithModel):
+class Slem(ForeignOptions, WithModel):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
     target_tokenizer: where the target was loaded without; draft_backend: how the model's linear
     layers run, by default as the target's do; num_speculative_tokens: how many tokens
     of its own the small model writes; max_cached_words: words whose tokens are remembered, about
     0.4 KB each."""
 
-    model: Any = None
-    tokenizer: Any = None
-    target_tokenizer: Any = None
     num_speculative_tokens: int = 5
-    max_cached_words: int = 65_536
-    draft_backend: str | None = None
 
     wants = Wants("a")
 
@@ -52,23 +46,10 @@ class Slem(WithModel):
                 "This method drafts with a small model of any tokenizer; name it, e.g. "
                 'speculative_config={"method": "slem", "model": "folder-or-hub-id"}.'
             )
-        if self.num_speculative_tokens < 1:
-            raise ForetokenError(
-                f"num_speculative_tokens is {self.num_speculative_tokens}; it must be at least 1 "
-                "(use method 'autoregressive' to draft nothing)."
-            )
-        check_range(1, MOST_NODES, num_speculative_tokens=self.num_speculative_tokens)
+        check_tokens(self.num_speculative_tokens, MOST_NODES)
 
     def bind(self, access: Access) -> None:
-        self._lm: ForeignModel = ForeignModel(
-            self.model,
-            access,
-            self.tokenizer,
-            self.target_tokenizer,
-            self.max_cached_words,
-            self.draft_backend,
-            self.num_speculative_tokens,
-        )
+        self._lm: ForeignModel = ForeignModel(self, access, self.num_speculative_tokens)
 
     @property
     def nodes(self) -> int:

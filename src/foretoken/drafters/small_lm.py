@@ -17,10 +17,9 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.drafters.shared.chain import ScheduledChain
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
-from foretoken.length import LengthRule, schedule
 from foretoken.models.drafting.draft_model import DraftModel, is_of
 from foretoken.models.model import CausalLM
 from foretoken.sampling.sequence import Sequence
@@ -30,7 +29,7 @@ from foretoken.tree import DraftTree
 
 
 @dataclass(eq=False)
-class SmallLM(ChainDrafter):
+class SmallLM(ScheduledChain):
     """model: folder, hub id, bundled name or loaded model; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule: when a draft ends before it, a name in `length.SCHEDULES` or a
     rule; assistant_confidence_threshold, draft_cost: options of that rule, where it has them;
@@ -40,8 +39,6 @@ class SmallLM(ChainDrafter):
 
     model: Any = None
     num_speculative_tokens: int = 4
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
     draft_cost: float | None = None
     draft_backend: str | None = None
     draft_vocab_size: int | None = None
@@ -57,14 +54,7 @@ class SmallLM(ChainDrafter):
                 "This method drafts with a small model; name it, e.g. "
                 'speculative_config={"method": "sps", "model": "folder-or-hub-id"}.'
             )
-        self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {
-                "assistant_confidence_threshold": self.assistant_confidence_threshold,
-                "draft_cost": self.draft_cost,
-            },
-        )
+        self.length = self.rule(self.num_speculative_tokens, draft_cost=self.draft_cost)
 
     def bind(self, access: Access) -> None:
         self._amateur, model = access.amateur, self.model

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from foretoken.access import Access, Wants
 from foretoken.control.cost_model import CostModel
+from foretoken.drafters.shared.chain import WithModels
 from foretoken.drafters.shared.forgetting import Forgetting
 from foretoken.drafters.shared.planned_tree import (
     TreePlanner,
@@ -38,7 +39,7 @@ from foretoken.errors import ForetokenError, shown
 from foretoken.errors.values import check_range
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.model import CausalLM
-from foretoken.protocols import BaseDrafter, Drafter, Step
+from foretoken.protocols import Drafter, Step
 from foretoken.sampling.fold import fold
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, Kind
@@ -51,7 +52,7 @@ _WIDTHS = (4, 2, 2)
 
 
 @dataclass(eq=False)
-class SmallTree(BaseDrafter):
+class SmallTree(WithModels):
     """model: folder, hub id, bundled name or loaded model; models: several, whose trees are merged.
     draft_backend: how their linear layers run, e.g. "q4", by default as the target's do.
     draft_vocab_size: how many tokens they may draft, the first ids and the ends of text, None for
@@ -207,9 +208,9 @@ class SmallTree(BaseDrafter):
     def small_models(self) -> Seq[CausalLM]:
         return [model.lm for model in self._models]
 
-    def begin(self, sequence: Sequence) -> None:
-        for model in self._models:
-            model.begin(sequence)
+    @property
+    def followers(self) -> Seq[DraftModel]:
+        return self._models
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
         if self._counts is not None:
@@ -247,23 +248,13 @@ class SmallTree(BaseDrafter):
         return assemble([(rows, tree)], len(sequences), model.device)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for model in self._models:
-            model.follow(sequences, steps)
+        super().observe(sequences, steps)
         if self._counts is not None:
             for step in steps:
                 if step.drafted:
                     self._counts.add(parents_of(step), step.path)
         if self._planner is not None:
             self._planner.observe(steps)
-
-    def fork(self, sequence: Sequence, copy: Sequence) -> None:
-        for model in self._models:
-            model.fork(sequence, copy)
-
-    def end(self, sequences: Seq[Sequence]) -> None:
-        for sequence in sequences:
-            for model in self._models:
-                model.end(sequence)
 
 
 def _size(widths: Widths) -> int:

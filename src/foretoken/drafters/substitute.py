@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
-from foretoken.length import LengthRule, schedule
+from foretoken.drafters.shared.chain import ScheduledChain
 from foretoken.models.drafting.self_model import SubstituteModel
 from foretoken.models.model import CausalLM
 from foretoken.models.requantised import requantised
 
 
 @dataclass(eq=False)
-class Substitute(ChainDrafter):
+class Substitute(ScheduledChain):
     """checkpoint: what is copied, None for the target; draft_backend: its bits, "q4" to "q8";
     draft_vocab_size: how many tokens the copy may draft, the first ids and the ends of text;
     num_speculative_tokens: draft length; num_assistant_tokens_schedule,
@@ -32,18 +31,12 @@ class Substitute(ChainDrafter):
     draft_backend: str = "q4"
     draft_vocab_size: int | None = None
     num_speculative_tokens: int = 4
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
 
     wants = Wants("aef")
     pass_per_token = True
 
     def __post_init__(self) -> None:
-        self.length: LengthRule = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
+        self.length = self.rule(self.num_speculative_tokens)
         self.pass_per_token = not self.length.stops_before  # else one more ends a draft
 
     def bind(self, access: Access) -> None:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import torch
 
 from foretoken.access import Access, Wants
+from foretoken.drafters.shared.salt import shares
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
-from foretoken.lookup.earlier_outputs import EarlierTexts
+from foretoken.lookup.earlier_outputs import AT_ONCE, EarlierTexts, Slices
 from foretoken.lookup.suffix_tree import SuffixTree
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
@@ -82,21 +83,32 @@ class Suffix(BaseDrafter):
             )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
+        share, others = self._share(sequences), None
+        if self.shared is not None:
+            others = self.shared.index
         branches = [
-            self.guess(sequence, min(self.num_speculative_tokens, budget))
+            self.guess(
+                sequence,
+                min(self.num_speculative_tokens, budget),
+                others if shares(sequence) else None,
+                share,
+            )
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         return from_parents(
             [b.tokens for b in branches], [b.parents for b in branches], self._device
         )
 
-    def guess(self, sequence: Sequence, most: int) -> Branches:
-        """The draft; its score is the expected number of accepted tokens by the counts."""
-        tree = self._own_tree(sequence)
+    def guess(
+        self, sequence: Sequence, most: int, others: SuffixTree | None, share: int = AT_ONCE
+    ) -> Branches:
+        """The draft; its score is the expected number of accepted tokens by the counts. others: the
+        tree of what others wrote. share: see `_own_tree`."""
+        tree = self._own_tree(sequence, share)
         tail = array("i", sequence.tokens[1 - self.max_tree_depth :])
-        best = self._best(tree, tail, tree.repeated, most, NONE)
-        if self.shared is not None:
-            others = self.shared.index
+        whole = tree.read == len(sequence.tokens)
+        best = self._best(tree, tail, tree.repeated if whole else tree.longest(tail), most, NONE)
+        if others is not None:
             best = self._best(others, tail, others.longest(tail), most, best)
         return best
 
@@ -129,21 +141,37 @@ class Suffix(BaseDrafter):
     def _nodes(self, length: int, most: int) -> int:
         return min(most, int(self.max_spec_factor * length + self.max_spec_offset))
 
-    def _own_tree(self, sequence: Sequence) -> SuffixTree:
-        """The tree of the request's references and its text so far."""
-        tree: SuffixTree | None = sequence.state.get(self)
-        if tree is None:
-            tree = sequence.state[self] = SuffixTree(self.max_tree_depth)
+    def _share(self, sequences: Seq[Sequence]) -> int:
+        """Tokens that each one's tree may take in now; more than a step writes."""
+        return max(self.max_tree_depth, AT_ONCE // max(1, len(sequences)))
+
+    def _own_tree(self, sequence: Sequence, share: int) -> SuffixTree:
+        """The tree of the request's references and its text so far. It takes in `share` tokens of
+        them at most: a long prompt that was not read, as a cache had it, takes several steps."""
+        own: _Own | None = sequence.state.get(self)
+        if own is None:
+            tree = SuffixTree(self.max_tree_depth)
+            own = sequence.state[self] = _Own(tree, Slices(tree.add))
             for mark, text in enumerate(sequence.references, 1):
-                tree.add(array("i", [*text, -mark]))
-        tree.grow(sequence.tokens[tree.read :])
-        return tree
+                own.references.put(array("i", [*text, -mark]), len(text))
+        left = own.references.do(share)
+        own.tree.grow(sequence.tokens[own.tree.read : own.tree.read + left])
+        return own.tree
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence in sequences:
-            self._own_tree(sequence)
+        share = self._share(sequences)
+        for sequence, step in zip(sequences, steps, strict=True):
+            self._own_tree(sequence, max(share, step.read))
 
     def end(self, sequences: Seq[Sequence]) -> None:
         if self.shared is not None:
-            for sequence in sequences:
+            for sequence in filter(shares, sequences):
                 self.shared.add(sequence.output)
+
+
+@dataclass(slots=True)
+class _Own:
+    """What a request keeps: its tree, and its references on their way into it."""
+
+    tree: SuffixTree
+    references: Slices

@@ -4,9 +4,10 @@ Source: Xia et al. 2025 (SWIFT), section 4; defaults of its code. After a step, 
 over the last tokens of each text at once, and the share of them that it predicts is its score; the
 best set so far drafts. Candidates are drawn at random, every 25th is the best of many draws by a
 Gaussian process and an upper confidence bound. A draft is the chain of likeliest tokens, with more
-siblings at a place the less sure the drafter is. Departures: the set that the search starts from is
-scored first, where theirs is replaced by the first candidate; the Gaussian process has a fixed
-length scale, and the rows of a batch test one candidate together.
+siblings at a place the less sure the drafter is. Departures: their code scores candidates on the
+first tokens that were generated; the set that the search starts from is scored first, where theirs
+is replaced by the first candidate; the Gaussian process has a fixed length scale, and the rows of a
+batch test one candidate together.
 
 Legend: B sequences, T tokens of the window, V vocabulary, M sub-layers that may be left out, C
 candidates, n sets tried.

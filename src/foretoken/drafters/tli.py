@@ -11,32 +11,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from typing import Any
 
 from foretoken.access import Access, Wants
-from foretoken.drafters.shared.chain import ChainDrafter
+from foretoken.drafters.shared.chain import ScheduledChain
 from foretoken.errors import ForetokenError
-from foretoken.length import LengthRule, schedule
-from foretoken.models.drafting.foreign import SharedTokensModel
+from foretoken.models.drafting.foreign import ForeignOptions, SharedTokensModel
 from foretoken.models.model import CausalLM
 
 
 @dataclass(eq=False)
-class Tli(ChainDrafter):
+class Tli(ForeignOptions, ScheduledChain):
     """model: folder, hub id or loaded model; tokenizer: its own, where the folder has none;
     target_tokenizer: where the target was loaded without; draft_backend: how the model's linear
     layers run, by default as the target's do; num_speculative_tokens: draft length;
     num_assistant_tokens_schedule, assistant_confidence_threshold: when a draft ends before it;
     max_cached_words: words whose tokens are remembered, about 0.4 KB each."""
 
-    model: Any = None
-    tokenizer: Any = None
-    target_tokenizer: Any = None
     num_speculative_tokens: int = 4
-    num_assistant_tokens_schedule: str | LengthRule = "constant"
-    assistant_confidence_threshold: float | None = None
-    max_cached_words: int = 65_536
-    draft_backend: str | None = None
 
     wants = Wants("a")
 
@@ -46,22 +37,10 @@ class Tli(ChainDrafter):
                 "This method drafts with a small model of any tokenizer; name it, e.g. "
                 'speculative_config={"method": "tli", "model": "folder-or-hub-id"}.'
             )
-        self.length = schedule(
-            self.num_assistant_tokens_schedule,
-            self.num_speculative_tokens,
-            {"assistant_confidence_threshold": self.assistant_confidence_threshold},
-        )
+        self.length = self.rule(self.num_speculative_tokens)
 
     def bind(self, access: Access) -> None:
-        self._lm: SharedTokensModel = SharedTokensModel(
-            self.model,
-            access,
-            self.tokenizer,
-            self.target_tokenizer,
-            self.max_cached_words,
-            self.draft_backend,
-            self.nodes,
-        )
+        self._lm: SharedTokensModel = SharedTokensModel(self, access, self.nodes)
 
     @property
     def small_models(self) -> Seq[CausalLM]:

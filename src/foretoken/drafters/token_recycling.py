@@ -3,10 +3,12 @@
 Source: Luo et al. 2025 (Token Recycling), section 3. A matrix stores for every token of the
 vocabulary the target's k likeliest next tokens at the last place where that token was scored;
 accepted or not, each node of each step is recycled. The draft is a static tree filled level by
-level from the matrix: the one that is fastest for measured costs, or the paper's, of whose levels
-the places with the smallest product of ranks (counted from 1) are used. Likelier places stand
-first. Departures: a row that nothing was written to drafts nothing, where the paper drafts token 0;
-where a token was scored more than once in a step, an accepted place outweighs the others.
+level from the matrix: the one that is fastest for measured costs, or one whose levels have the
+sizes of the paper's. Likelier places stand first. Departures: levels of the paper's sizes hold the
+places with the smallest product of ranks (counted from 1), which at 8 of the 80 nodes are others
+than in the tree of the authors' code; a row that nothing was written to drafts nothing, where the
+paper drafts token 0; where a token was scored more than once in a step, an accepted place outweighs
+the others.
 
 Legend: B sequences, N tree nodes, S = N + 1 slots, V vocabulary, k candidates.
 """
@@ -32,6 +34,7 @@ from foretoken.drafters.shared.planned_tree import (
     check_tree,
     whole,
 )
+from foretoken.drafters.shared.salt import shares
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
@@ -106,10 +109,10 @@ class TokenRecycling(BaseDrafter):
         if not levels.pairs or max(budgets) < 1:
             return empty(len(sequences), device)
         roots = torch.tensor([[sequence.tokens[-1]] for sequence in sequences], device=device)
-        tokens = roots  # [B, slots so far]
-        for parents, ranks in levels.pairs:
-            tokens = torch.cat((tokens, self._matrix.rows[tokens[:, parents], ranks]), 1)
-        return _known(tokens[:, 1:], levels.parents).trim(budgets)
+        tokens = roots.new_empty(len(sequences), len(levels.parents))
+        for matrix, rows in self._matrices(sequences):
+            tokens[rows] = matrix.filled(roots[rows], levels)
+        return _known(tokens, levels.parents).trim(budgets)
 
     def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
         if not steps or not steps[0].tokens:
@@ -125,7 +128,21 @@ class TokenRecycling(BaseDrafter):
         worth = torch.cat((torch.ones_like(rows)[:, None], tree.valid[rows].long()), 1)  # [B, S]
         for place, step in enumerate(steps):
             worth[place, [0, *step.path]] = 2
-        self._matrix.learn(tokens, scores.logits[rows], worth * ~scores.bad[rows])
+        worth *= ~scores.bad[rows]
+        for matrix, own in self._matrices(sequences):
+            matrix.learn(tokens[own], scores.logits[rows[own]], worth[own])
+
+    def _matrices(self, sequences: Seq[Sequence]) -> list[tuple[Matrix, list[int]]]:
+        """The matrices of these, each with the rows that it is for: one for all that share, and for
+        each other request its own."""
+        together = [row for row, sequence in enumerate(sequences) if shares(sequence)]
+        found = [(self._matrix, together)] if together else []
+        for row, sequence in enumerate(sequences):
+            if not shares(sequence):
+                if self not in sequence.state:
+                    sequence.state[self] = self._matrix.empty()
+                found.append((sequence.state[self], [row]))
+        return found
 
 
 class _Levels:
@@ -139,7 +156,7 @@ class _Levels:
 
 
 def template(level_sizes: Seq[int], candidates: int) -> Template:
-    """The paper's tree: of each level the places with the smallest product of ranks."""
+    """A tree of these sizes: of each level the places with the smallest product of ranks."""
     levels: Template = []
     above: list[tuple[int, int]] = [(0, 1)]  # slot, product of the ranks
     slots = 1
@@ -184,6 +201,17 @@ class Matrix:
 
     def __init__(self, vocab_size: int, candidates: int, device: torch.device) -> None:
         self.rows = torch.full((vocab_size + 1, candidates), _UNKNOWN, device=device)
+
+    def empty(self) -> Matrix:
+        """A matrix of the same size in which nothing is known."""
+        return Matrix(len(self.rows) - 1, self.rows.shape[1], self.rows.device)
+
+    def filled(self, roots: Tensor, levels: _Levels) -> Tensor:
+        """The nodes [B, N] of a tree below each root [B, 1]; -1 where nothing is known."""
+        tokens = roots  # [B, slots so far]
+        for parents, ranks in levels.pairs:
+            tokens = torch.cat((tokens, self.rows[tokens[:, parents], ranks]), 1)
+        return tokens[:, 1:]
 
     def learn(self, tokens: Tensor, logits: Tensor, worth: Tensor) -> None:
         """Store the top of the logits [B, S, V] after tokens [B, S].

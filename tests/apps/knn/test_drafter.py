@@ -132,19 +132,30 @@ def test_drafts_of_several_lengths_by_the_loops(
 
 
 def test_what_a_cache_keeps(knn: KnnModel) -> None:
-    """What was found with what follows it, the latest first to stay, and nothing past the end."""
+    """What was found, then what follows it, the latest first, and nothing past the end."""
     memory = _Memory(knn.neighbours, FixedStride(1))
     memory.insert([np.array([4, 5])], 2, 100)
     assert memory.ids.tolist() == [4, 5, 6, 7]
     last = len(knn.neighbours) - 1
     memory.insert([np.array([6]), np.array([last])], 1, 5)
-    assert memory.ids.tolist() == [6, 7, last, 4, 5]
+    assert memory.ids.tolist() == [last, 6, 7, 4, 5]
     memory.insert([np.array([0])], 0, 3)
-    assert memory.ids.tolist() == [0, 6, 7]
+    assert memory.ids.tolist() == [0, last, 6]
     query = knn.neighbours.keys[6] + np.float32(0.01)
     tokens, distances = memory.nearest(query, 1)
     assert tokens.tolist() == [knn.neighbours.tokens[6]]
     assert distances[0] == pytest.approx(32 * 1e-4, rel=0.05)
+
+
+def test_a_full_cache_keeps_what_was_found(knn: KnnModel) -> None:
+    """Of one search as of several: no entry that follows another takes the place of one that was
+    found, and the nearest followers stay, wherever in the datastore they are."""
+    memory, last = _Memory(knn.neighbours, FixedStride(1)), len(knn.neighbours) - 1
+    earlier, later = np.array([0, 40, last - 3]), np.array([20, last - 9])
+    memory.insert([earlier, later], 10, 5)
+    assert memory.ids.tolist() == [20, last - 9, 0, 40, last - 3]
+    memory.insert([later], 3, 6)
+    assert memory.ids.tolist() == [20, last - 9, 21, last - 8, 22, last - 7]
 
 
 def test_another_target(pair: Pair, knn: KnnModel) -> None:

@@ -9,8 +9,8 @@ verification goes on from their states, so that it is one search of the whole da
 Tokens are chosen with the noise of their own places, so a guess is right wherever the cache leads
 to the same distribution; the text is the plain loop's at any temperature, by rules that compare the
 guess with the token that is drawn there. Departures: each verification also writes the token after
-the last guess; the cache is bounded, the latest entries stay; γ is bounded by 0.9, as single tokens
-are guessed better than documents.
+the last guess; the cache is bounded, the latest entries stay, and of one search what was found
+before what follows it; γ is bounded by 0.9, as single tokens are guessed better than documents.
 
 Legend: B sequences, M entries of a cache, D width, V vocabulary.
 """
@@ -158,11 +158,12 @@ class _Memory:
         self._gather()
 
     def insert(self, found: Seq[Ids], following: int, most: int) -> None:
-        """Keep what was found [K] at several places, and what follows it; the oldest go."""
-        ahead = np.concatenate(found)[:, None] + np.arange(following + 1)
-        new = np.unique(ahead[ahead < len(self._all)])
-        old = self.ids[~np.isin(self.ids, new, assume_unique=True)]
-        self.ids = np.concatenate((new, old))[:most]
+        """Keep what was found [K] at several places, then what follows it, nearest first, then what
+        was there before; of each the latest first, and `most` in all."""
+        ahead = np.arange(following + 1)[:, None] + np.concatenate(found[::-1])
+        ids = np.concatenate((ahead[ahead < len(self._all)], self.ids))
+        _, first = np.unique(ids, return_index=True)
+        self.ids = ids[np.sort(first)[:most]]
         self._gather()
 
     def nearest(self, query: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], Distances]:
