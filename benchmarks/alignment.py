@@ -35,6 +35,7 @@ from foretoken.models.load import find, read_config
 from foretoken.progress import track
 from foretoken.train.data import read_conversations
 from foretoken.train.drafter import merged
+from foretoken.train.job import Job
 from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make
 
@@ -152,7 +153,9 @@ class Bench:
             (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
         began = time.monotonic()
         chosen = recipe(self.given, steps, objective, shape)
-        outcome = make("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
+        outcome = make(
+            Job("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
+        )
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
             f"{outcome.expected.acceptance_length:.3f}",

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
@@ -32,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from real_table import prompts as real
-from shared import bundled, options, save, stamp, table
+from shared import bundled, exit_with, options, save, stamp, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.access import Access
@@ -326,7 +325,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ForetokenError as error:
-        sys.exit(f"Error: {error}")
+    exit_with(main)

@@ -33,7 +33,7 @@ from environments import libraries
 from lineup import ENGINES, LOOKUP, PLAIN, Row, plain
 from llama2c import convert
 from run import PEERS, installed, started
-from shared import RESULTS, table
+from shared import RESULTS, exit_with, table
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.suites.data import folder
@@ -285,7 +285,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ForetokenError as error:
-        sys.exit(f"Error: {error}")
+    exit_with(main)

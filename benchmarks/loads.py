@@ -21,8 +21,10 @@ from random import Random
 from time import perf_counter
 from typing import Any
 
+from foretoken.errors import ForetokenError
 
-class Unserved(Exception):
+
+class Unserved(ForetokenError):
     """A request that wasn't answered, with the reason."""
 
 

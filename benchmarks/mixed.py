@@ -37,7 +37,7 @@ from typing import Any
 import httpx
 from loads import Unserved
 from serving import call
-from shared import bundled, options, save, table
+from shared import bundled, exit_with, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.measure.identity import compare
@@ -434,7 +434,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Unserved as error:
-        sys.exit(f"Error: {error}")
+    exit_with(main)

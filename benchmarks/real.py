@@ -47,7 +47,7 @@ from real_table.prompts import official
 from real_table.record import MEMORY, hashes, made, title
 from real_table.serve import Bench, serve
 from real_table.trained import settle
-from shared import RESULTS, table
+from shared import RESULTS, exit_with, table
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
@@ -229,7 +229,4 @@ def _ratio(found: dict[str, Any] | None) -> str:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except ForetokenError as error:
-        sys.exit(f"Error: {error}")
+    exit_with(main)

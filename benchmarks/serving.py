@@ -50,7 +50,7 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from environments import libraries
 from kept import Kept, code
 from loads import Unserved, Wanted, closed, opened, summary
-from shared import options, save, stamp, table
+from shared import exit_with, options, save, stamp, table
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.suites.suite import find_suite
@@ -381,7 +381,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Unserved as error:
-        sys.exit(f"Error: {error}")
+    exit_with(main)

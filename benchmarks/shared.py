@@ -7,8 +7,10 @@ and writes results/<name>.json with the environment that it was measured in.
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from foretoken.bench.measure.bootstrap import interval
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.suites.suite import Prompt, load_suite
 from foretoken.cli.zoo import write
+from foretoken.errors import ForetokenError
 from foretoken.files import write_json
 from foretoken.machine import cache_folder
 from foretoken.models.load import find
@@ -49,6 +52,14 @@ def of_several(parser: argparse.ArgumentParser) -> argparse.Namespace:
             parser.error(f"name models without --{name.replace('_', '-')}")
         setattr(given, name, "")
     return given
+
+
+def exit_with(main: Callable[[], int]) -> NoReturn:
+    """End the process with what a script's `main` returns, or with its error in one line."""
+    try:
+        sys.exit(main())
+    except ForetokenError as error:
+        sys.exit(f"Error: {error}")
 
 
 def save(name: str, given: argparse.Namespace, results: dict[str, Any]) -> None:

@@ -23,8 +23,13 @@ def bound(drafter: Any, vocab_size: int = VOCAB) -> Any:
     return drafter
 
 
-def sequence(prompt: Seq[int], output: Seq[int] = (), references: Seq[Seq[int]] = ()) -> Sequence:
-    one = Sequence.start(prompt, SamplingParams(references=references))
+def sequence(
+    prompt: Seq[int],
+    output: Seq[int] = (),
+    references: Seq[Seq[int]] = (),
+    salt: str | None = None,
+) -> Sequence:
+    one = Sequence.start(prompt, SamplingParams(references=references, cache_salt=salt))
     one.tokens.extend(output)
     return one
 

@@ -45,41 +45,23 @@ def glimpse_module(pair: Pair, **shape: Any) -> CrossAttentionModule:
 
 def learned_block_module(pair: Pair, records: Records) -> BlockModule:
     """DFlash's, after some steps on these texts."""
-    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 60, 0.25)
-    module: BlockModule = taught(
-        block_module(pair),
-        pair.target,
-        lambda step: rows,
-        Objective({"kl_div": 1.0}),
-        lr=3e-3,
-        left=0.5,
-    )
+    module: BlockModule = _learned(block_module(pair), pair, records, 60)
     return module
 
 
 def learned_selected_module(pair: Pair, records: Records) -> SelectedModule:
     """DFlash 2's, after some steps on these texts."""
-    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 60, 0.25)
-    module: SelectedModule = taught(
-        selected_module(pair),
-        pair.target,
-        lambda step: rows,
-        Objective({"kl_div": 1.0}),
-        lr=3e-3,
-        left=0.5,
-    )
+    module: SelectedModule = _learned(selected_module(pair), pair, records, 60)
     return module
 
 
 def learned_glimpse_module(pair: Pair, records: Records) -> CrossAttentionModule:
     """GliDe's, after some steps on these texts."""
-    rows = collate(records, [[0, 1, 2], [3, 4, 5]], 70, 0.25)
-    module: CrossAttentionModule = taught(
-        glimpse_module(pair),
-        pair.target,
-        lambda step: rows,
-        Objective({"kl_div": 1.0}),
-        lr=3e-3,
-        left=0.5,
-    )
+    module: CrossAttentionModule = _learned(glimpse_module(pair), pair, records, 70)
     return module
+
+
+def _learned(module: Any, pair: Pair, records: Records, length: int) -> Any:
+    rows = collate(records, [[0, 1, 2], [3, 4, 5]], length, 0.25)
+    objective = Objective({"kl_div": 1.0})
+    return taught(module, pair.target, lambda step: rows, objective, lr=3e-3, left=0.5)

@@ -11,8 +11,8 @@ import ast
 import io
 import statistics
 import tokenize
-import tomllib
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "foretoken"
@@ -94,54 +94,14 @@ def _imported(tree: ast.AST, known: set[str]) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name in known)
 
 
-def circles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """The groups of modules that import each other in a circle (Tarjan 1972)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(name: str) -> None:
-        index[name] = low[name] = len(index)
-        stack.append(name)
-        for other in sorted(edges[name]):
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[name] = min(low[name], low[other])
-        if low[name] == index[name]:
-            group = stack[stack.index(name) :]
-            del stack[stack.index(name) :]
-            if len(group) > 1:
-                found.append(sorted(group))
-
-    for name in edges:
-        if name not in index:
-            visit(name)
-    return found
-
-
-def levels() -> dict[str, int]:
-    """The level of each module and folder, as pyproject.toml orders them; 0 is the lowest."""
-    settings = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
-    contracts = settings["tool"]["importlinter"]["contracts"]
-    [layers] = [contract["layers"] for contract in contracts if contract["id"] == "levels"]
-    return {
-        name.strip(" ()"): level
-        for level, names in enumerate(reversed(layers))
-        for name in names.split("|")
-    }
-
-
-def upward(edges: dict[str, set[str]]) -> list[str]:
-    """Imports that don't go to a lower level, or that stay on one between two of its folders."""
-    of, found = levels(), []
-    for module, targets in edges.items():
-        for target in targets:
-            here, there = module.split(".")[1:2], target.split(".")[1:2]
-            if here and there and here != there and of[there[0]] >= of[here[0]]:
-                found.append(f"{module} -> {target}")
-    return sorted(found)
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """A ring of modules, its first one again at the end, or none."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        ring: list[str] = error.args[1]
+        return ring
+    return []
 
 
 def skips() -> int:
@@ -167,8 +127,7 @@ def main() -> None:
         f"over 50 lines {100 * sum(n > 50 for n in sizes) / len(sizes):.2f} %"
     )
     print(f"fmt: skip: {skips()}")
-    print(f"import circles: {circles(imports()) or 'none'}")
-    print(f"imports upwards: {upward(imports()) or 'none'}")
+    print(f"import circle: {' '.join(circle(imports())) or 'none'}")
 
 
 if __name__ == "__main__":

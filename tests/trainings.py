@@ -46,7 +46,7 @@ def small_lm_job(
 ) -> Job:
     """A job for a small model."""
     recipe = read_recipe("sps", {**SMALL, **changes})
-    return Job("sps", str(target), prompts, recipe, out, source, show=False)
+    return Job("sps", str(target), prompts, recipe, out, source=source, show=False)
 
 
 def train_small_lm(
@@ -55,15 +55,17 @@ def train_small_lm(
     """The outcome of a small model's training, and the loss of each step."""
     losses: list[float] = []
     outcome = make(
-        "sps",
-        str(target),
-        PROMPTS,
-        read_recipe("sps", {**SMALL, **changes}),
-        out,
-        source=source,
-        after=after,
-        show=False,
-        report=lambda now: losses.append(now.loss),
+        Job(
+            "sps",
+            str(target),
+            PROMPTS,
+            read_recipe("sps", {**SMALL, **changes}),
+            out,
+            source=source,
+            after=after,
+            show=False,
+            report=lambda now: losses.append(now.loss),
+        )
     )
     return outcome, losses
 

@@ -40,7 +40,7 @@ def converted(environment: str | None, folder: Path, name: str, part: str) -> Pa
     if environment == "openvino":
         return once(made / f"{part}-openvino", lambda out: _to_openvino(folder, out))
     if environment == "llama.cpp":
-        return once(made / f"{part}.gguf", lambda out: _to_gguf(folder, out))
+        return once(made / f"{part}.gguf", lambda out: to_gguf(folder, out))
     return folder
 
 
@@ -64,7 +64,7 @@ def once(path: Path, make: Callable[[Path], object]) -> Path:
 
 
 def _to_openvino(folder: Path, out: Path) -> None:
-    _convert(
+    convert(
         str(python("openvino").with_name("optimum-cli")),
         "export",
         "openvino",
@@ -78,11 +78,13 @@ def _to_openvino(folder: Path, out: Path) -> None:
     )
 
 
-def _to_gguf(folder: Path, out: Path) -> None:
-    _convert(str(python("llama.cpp")), str(HERE / "to_gguf.py"), str(folder), str(out))
+def to_gguf(folder: Path, out: Path) -> None:
+    """Write a checkpoint as one file in GGUF."""
+    convert(str(python("llama.cpp")), str(HERE / "to_gguf.py"), str(folder), str(out))
 
 
-def _convert(*command: str) -> None:
+def convert(*command: str) -> None:
+    """Run a converter. Raises `Failed` with its last line where it fails."""
     env = {**os.environ, "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=env)
     if done.returncode:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from checkpoints import _convert, once
+from checkpoints import convert, once, to_gguf
 from environments import libraries, prepare, python
 from lineup import ENGINES, PLAIN
 from protocol import Failed, Worker
@@ -50,7 +50,7 @@ def given_to(peer: str, name: str, bench: Bench) -> Path:
         return path
     folder = dequantised(path, bench) if is_named(path) else path
     if weights == "gguf":
-        return once(bench.work / "models" / f"{path.name}.gguf", lambda out: _to_gguf(folder, out))
+        return once(bench.work / "models" / f"{path.name}.gguf", lambda out: to_gguf(folder, out))
     if weights == "folder":
         return folder
     made = bench.work / "models" / f"{folder.name}-openvino-{weights}"
@@ -62,7 +62,7 @@ def _to_openvino(folder: Path, weights: str, out: Path) -> None:
     words = ["--task", "text-generation-with-past", "--weight-format", weights]
     if weights == "int4":
         words += ["--group-size", str(group_size(folder))]
-    _convert(command, "export", "openvino", "--model", str(folder), *words, str(out))
+    convert(command, "export", "openvino", "--model", str(folder), *words, str(out))
 
 
 def group_size(folder: Path) -> int:
@@ -71,10 +71,6 @@ def group_size(folder: Path) -> int:
     config = read_config(folder)
     widths = config.hidden_size, config.intermediate_size
     return next(n for n in (128, 64, 32, 16, 1) if not any(width % n for width in widths))
-
-
-def _to_gguf(folder: Path, out: Path) -> None:
-    _convert(str(python("llama.cpp")), str(HERE / "to_gguf.py"), str(folder), str(out))
 
 
 @contextmanager

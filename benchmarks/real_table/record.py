@@ -45,7 +45,6 @@ answers (null where that engine's plain row isn't in the cell), and decoding and
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -53,6 +52,7 @@ from typing import Any
 
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.record import BASELINE
+from foretoken.zoo.fetch import sha256
 from real_table import figures, trained
 from real_table.cells import OF_TRAINED, Cell
 from real_table.folder import read
@@ -72,12 +72,7 @@ ideal, of those that write more than so many tokens a pass."""
 def hashes(models: Path, targets: Mapping[str, Any] | tuple[str, ...]) -> dict[str, str]:
     """The sha256 of each target's and draft model's file; bundled models have a version instead."""
     names = dict.fromkeys(name for target in targets for name in TARGETS[target].files)
-    return {name: _sha256(models / name) for name in names if name.endswith(".gguf")}
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return {name: sha256(models / name) for name in names if name.endswith(".gguf")}
 
 
 def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> dict[str, Any]:
@@ -94,7 +89,7 @@ def made(whole: Whole, models: Path, found: Mapping[str, str], left: float) -> d
             "name": whole.suite.name,
             "sha256": whole.suite.sha256,
             "own": OWN.name,
-            "own_sha256": _sha256(OWN),
+            "own_sha256": sha256(OWN),
         },
         "hours": {
             "allowed": whole.hours,

@@ -31,7 +31,8 @@ def main() -> None:
     pairs = (change.split("=", 1) for change in given.changes)
     changes = {name: yaml.safe_load(value) for name, value in pairs}
     recipe = read_recipe(Path(__file__).parent / "small.yaml", changes)
-    prepare(Job("sps", given.target, conversations(given.data), recipe, given.out, given.source))
+    asked = conversations(given.data)
+    prepare(Job("sps", given.target, asked, recipe, given.out, source=given.source))
 
 
 if __name__ == "__main__":

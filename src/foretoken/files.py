@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import uuid
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, "NDArray[np.integer]"]
 """Whole numbers by name."""
+
+MARK = "\ufeff"
+"""The byte order mark that some editors put first, which is no part of a text."""
 
 _HEADER = "header"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".npz", ".json")
@@ -221,10 +224,8 @@ def read_arrays(
     names: Seq[str],
     *,
     version: int = 1,
-    later: Container[str] = (),
 ) -> Arrays:
     """The named arrays of a file that `write_arrays` wrote for the same kind, version and use.
-    later: what earlier versions didn't note, which a file need not say.
 
     Raises `ForetokenError` for a file that is missing, damaged or something else.
     """
@@ -242,8 +243,7 @@ def read_arrays(
         raise ForetokenError(
             f"{path} is damaged or not a {kind} that foretoken saved; make it again."
         ) from error
-    told = {what: of for what, of in made_for.items() if what in given[2] or what not in later}
-    _check(path, kind, version, told, given)
+    _check(path, kind, version, made_for, given)
     return arrays
 
 

@@ -52,14 +52,12 @@ from foretoken.models.hf.generate import Prepared
 from foretoken.models.load import tokenizer_of
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
-from foretoken.registry import OPTION_ALIASES
+from foretoken.registry import LOADED_AS, OPTION_ALIASES
 from foretoken.speculative_config import AnyConfig
 from foretoken.tuned import resolve_tuned
 
 _log = logging.getLogger(__name__)
 
-_LOADED_AS = ("draft_backend", "draft_vocab_size")
-"""Options with which a draft model is loaded, in the order of `as_causal_lm`."""
 _LENGTH, _SCHEDULE = "num_speculative_tokens", "num_assistant_tokens_schedule"
 _THRESHOLD = "assistant_confidence_threshold"
 _CONFIDENCE = "confidence"
@@ -275,7 +273,7 @@ class Assisted:
             named = isinstance(config["model"], (str, Path))
             if named and "tokenizer" in options_of(config["method"]) and "tokenizer" not in taken:
                 config["tokenizer"] = config["model"]
-            loaded_as = [config.pop(key, None) for key in _LOADED_AS] if named else []
+            loaded_as = [config.pop(key, None) for key in LOADED_AS] if named else []
             config["model"] = self._drafting(config["model"], target, *loaded_as)
         if "models" in config:
             config["models"] = [self._drafting(model, target) for model in config["models"]]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError, shown, unknown
-from foretoken.errors.values import check_range
+from foretoken.errors.values import check_range, check_tokens
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES
 
@@ -71,12 +71,7 @@ class Fixed:
     stops_before: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.tokens < 1:
-            raise ForetokenError(
-                f"num_speculative_tokens is {self.tokens}; it must be at least 1 "
-                "(use method 'autoregressive' to draft nothing)."
-            )
-        check_range(1, MOST_NODES, num_speculative_tokens=self.tokens)
+        check_tokens(self.tokens, MOST_NODES)
 
     @property
     def most(self) -> int:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from foretoken import LLM, ForetokenError
 from foretoken.cli.commands import app
-from foretoken.cli.options import Drafting, ModelOptions
+from foretoken.cli.options import Drafting, ModelOptions, numbers
 from foretoken.cli.tune import _config
 
 Pair = tuple[Path, Path]
@@ -192,3 +192,11 @@ def test_tuned_options_are_whole(checkpoints: Pair, tmp_path: Path) -> None:
     copied = {"method": "pld", "prompt_lookup_max": 2}
     file.write_text(json.dumps({"schema": 1, "speculative_config": copied}))
     assert _config(given, "mini", None, None) == copied
+
+
+@pytest.mark.parametrize("text", ["", ",", "1,", "1,,4", "four", "inf", "1,nan"])
+def test_numbers_by_comma(text: str) -> None:
+    """One sentence for all lists of numbers, which are finite and keep repeated ones."""
+    assert numbers("0.5, 0.5,1", float, "--ranks") == [0.5, 0.5, 1.0]
+    with pytest.raises(ForetokenError, match=r"--ranks is .*; give numbers by comma, as 1,4"):
+        numbers(text, float, "--ranks")

@@ -56,6 +56,22 @@ def test_a_note_may_be_dim(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pipe.getvalue() == "an error\n"
 
 
+def test_a_table_has_columns_of_text_and_of_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers stand to the right; what is to stay whole does where the line is short."""
+    monkeypatch.setattr(sys, "stdout", pipe := io.StringIO())
+    shown = output.table("name", "count", "about", right=("count",), whole=("name",), title="All")
+    shown.add_row("two words", "7", "a longer text")
+    output.console(width=24).print(shown)
+    lines = [line.rstrip() for line in pipe.getvalue().splitlines()]
+    assert lines == [
+        "All",
+        "name       count  about",
+        "two words      7  a",
+        "                  longer",
+        "                  text",
+    ]
+
+
 @pytest.mark.parametrize("stream", [Terminal, io.StringIO])
 def test_tables_hold_text_and_no_markup(
     stream: type[io.StringIO], monkeypatch: pytest.MonkeyPatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -12,29 +11,8 @@ import pytest
 
 from command_line import one_sentence, run
 from foretoken import ForetokenError
-from foretoken.cli import serve
 from foretoken.cli.options import ModelOptions
 from foretoken.cli.replicas import ReplicaOptions
-
-
-def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
-    settings = {"temperature": 0.6, "top_k": 20, "eos_token_id": 1, "max_new_tokens": 9}
-    (tmp_path / "generation_config.json").write_text(json.dumps(settings))
-    place = str(tmp_path)
-    found = serve._defaults("mini", place, '{"top_k": 5}')
-    assert found == {"temperature": 0.6, "top_k": 5, "max_tokens": 9}
-    told = '{"max_new_tokens": 7}'
-    assert [serve._longest("mini", where, told) for where in ("auto", "vllm", place)] == [7] * 3
-    assert serve._longest("mini", "auto", "{}") is None
-    assert serve._defaults("mini", "vllm", "{}") == {}
-    with pytest.raises(ForetokenError, match="temperature"):
-        serve._defaults("mini", place, '{"temperature": -1}')
-    with pytest.raises(ForetokenError, match="beams"):
-        serve._defaults("mini", place, '{"beams": 1}')
-    with pytest.raises(ForetokenError, match="not JSON"):
-        serve._defaults("mini", place, "{")
-    with pytest.raises(ForetokenError, match="there is no"):
-        serve._defaults("mini", str(tmp_path / "none"), "{}")
 
 
 def test_a_gguf_file_of_a_repository_is_all_that_is_fetched(
@@ -57,28 +35,6 @@ def test_a_gguf_file_of_a_repository_is_all_that_is_fetched(
     done = run("serve", "org/name", "--gguf-file", "a.gguf", "--port", 0)
     assert "org/name with a.gguf would be loaded" in done.stderr
     assert asked == [("org/name", "a.gguf")]
-
-
-def test_origins() -> None:
-    assert serve._origins('["*"]') == ("*",)
-    with pytest.raises(ForetokenError, match="JSON list"):
-        serve._origins('"*"')
-
-
-@pytest.mark.parametrize("given", [(True, None), (False, "hermes")], ids=str)
-def test_a_parser_and_its_switch_go_together(given: tuple[bool, str | None]) -> None:
-    with pytest.raises(ForetokenError, match="does nothing alone"):
-        serve._tool_parser(*given)
-    assert (
-        serve._tool_parser(True, "hermes") == "hermes" and serve._tool_parser(False, None) is None
-    )
-
-
-def test_a_key_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_API_KEY", "k")
-    assert serve._from_environment() == ("k",)
-    monkeypatch.delenv("VLLM_API_KEY")
-    assert serve._from_environment() == ()
 
 
 def test_the_backend_of_structured_outputs(monkeypatch: pytest.MonkeyPatch) -> None:

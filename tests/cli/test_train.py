@@ -140,7 +140,7 @@ def test_code_that_comes_with_a_target(
     assert note["trust_remote_code"] is True
     done, text = said(trust, "--set", "steps=3")
     assert done and "3 steps" in text
-    del note["trust_remote_code"]  # of an earlier version, by which it never ran
+    note["trust_remote_code"] = False
     (out / "training.json").write_text(json.dumps(note))
     done, text = said(trust, "--set", "steps=4")
     assert not done and "trust_remote_code was False and is now True" in text

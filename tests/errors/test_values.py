@@ -13,7 +13,7 @@ import torch
 
 from case_names import case_name
 from foretoken import ForetokenError
-from foretoken.errors.values import check_range, typed
+from foretoken.errors.values import check_range, check_tokens, typed
 
 
 class Rule:
@@ -131,6 +131,16 @@ def test_ranges() -> None:
     for value, said in ((0, "0"), (4.5, "4.5"), (float("nan"), "nan")):
         with pytest.raises(ForetokenError, match=f"^rate is {said}; it must be from 1 to 4\\.$"):
             check_range(1, 4, fine=2, rate=value)
+
+
+def test_a_drafts_length() -> None:
+    """Whoever asks for no draft is told how to have none."""
+    check_tokens(1, 64)
+    check_tokens(64, 64)
+    with pytest.raises(ForetokenError, match=r"^num_speculative_tokens is 0; .*'autoregressive'"):
+        check_tokens(0, 64)
+    with pytest.raises(ForetokenError, match=r"^num_speculative_tokens is 65; .*from 1 to 64\.$"):
+        check_tokens(65, 64)
 
 
 class Refuses(float):

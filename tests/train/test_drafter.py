@@ -152,7 +152,9 @@ def test_targets_that_have_an_encoder(kind: Any, tmp_path: Path) -> None:
     """Their prompts are sources: the answers to them are no texts with them at the beginning."""
     kind().save_pretrained(tmp_path / "target")
     with pytest.raises(ForetokenError, match=r"is an encoder–decoder.*recipes/seq2seq"):
-        make("medusa", str(tmp_path / "target"), PROMPTS, Recipe(), tmp_path / "out", show=False)
+        make(
+            Job("medusa", str(tmp_path / "target"), PROMPTS, Recipe(), tmp_path / "out", show=False)
+        )
 
 
 def test_queries_that_meet_the_targets_keys() -> None:

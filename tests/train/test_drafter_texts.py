@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.train import drafter_texts
 from foretoken.train.drafter_texts import DrafterTexts
+from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make
@@ -42,15 +43,17 @@ def test_resumed_with_its_own_texts(checkpoints: tuple[Path, Path], tmp_path: Pa
     for report in (stop, lambda now: None):
         try:
             make(
-                "sps",
-                str(checkpoints[0]),
-                PROMPTS,
-                recipe,
-                tmp_path / "two",
-                every=0.0,
-                show=False,
-                source="target+drafter",
-                report=report,
+                Job(
+                    "sps",
+                    str(checkpoints[0]),
+                    PROMPTS,
+                    recipe,
+                    tmp_path / "two",
+                    every=0.0,
+                    show=False,
+                    source="target+drafter",
+                    report=report,
+                )
             )
         except Stopped:
             assert (tmp_path / "two" / "resume").exists()

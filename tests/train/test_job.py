@@ -1,8 +1,21 @@
-"""Where a training stands."""
+"""What a training is asked for, and where it stands."""
 
 from __future__ import annotations
 
-from foretoken.train.job import Progress
+from pathlib import Path
+
+import pytest
+
+from foretoken.train.job import Job, Progress
+from foretoken.train.recipe import Recipe
+
+
+def test_settings_that_could_change_places_are_named() -> None:
+    """Of twenty, many are of one type."""
+    given = "sps", "mini", (), Recipe(), Path("out")
+    assert Job(*given, source="fixed").source == "fixed"
+    with pytest.raises(TypeError, match="positional"):
+        Job(*given, "fixed")  # type: ignore[call-arg]
 
 
 def test_progress_counts_estimates_since_the_best() -> None:

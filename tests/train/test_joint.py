@@ -13,6 +13,7 @@ from transformers import GPT2Config
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.models.load import load_model
+from foretoken.train.job import Job
 from foretoken.train.joint import METHOD, JointModule
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
@@ -108,7 +109,7 @@ def test_by_adapters(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     shape = {"num_heads": 2, "lora_rank": 2}
     recipe = read_recipe("medusa2", {**SMALL, "shape": shape, "lr": 1e-2, "steps": 6})
     out = tmp_path / "out"
-    outcome = make(METHOD, str(checkpoints[0]), PROMPTS, recipe, out, show=False)
+    outcome = make(Job(METHOD, str(checkpoints[0]), PROMPTS, recipe, out, show=False))
     assert outcome.expected.acceptance_length > 0
     old, new = (load_file(path / "model.safetensors") for path in (checkpoints[0], out / "target"))
     assert old.keys() == new.keys()
@@ -127,7 +128,7 @@ def test_a_target_that_does_not_run_natively(tmp_path: Path) -> None:
     GPT2Config(n_embd=32, n_head=2, n_layer=2).save_pretrained(tmp_path / "gpt2")
     recipe = read_recipe("medusa2", {**SMALL, "shape": {"num_heads": 1}, "steps": 1})
     with pytest.raises(ForetokenError, match="can't be trained as a drafter"):
-        make(METHOD, str(tmp_path / "gpt2"), PROMPTS, recipe, tmp_path / "out", show=False)
+        make(Job(METHOD, str(tmp_path / "gpt2"), PROMPTS, recipe, tmp_path / "out", show=False))
     assert not (tmp_path / "out").exists()
 
 
@@ -141,7 +142,7 @@ def test_a_model_is_not_trained_over(
     before = {path.name: path.read_bytes() for path in place.iterdir()}
     recipe = read_recipe("medusa2", {**SMALL, "shape": {"num_heads": 1}, "steps": 1})
     with pytest.raises(ForetokenError, match=rf"{part}.config\.json wasn't written by a training"):
-        make(METHOD, str(checkpoints[0]), PROMPTS, recipe, tmp_path, show=False)
+        make(Job(METHOD, str(checkpoints[0]), PROMPTS, recipe, tmp_path, show=False))
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == [part]
 
@@ -149,19 +150,21 @@ def test_a_model_is_not_trained_over(
 def test_target_and_heads_together(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """A new target, near the old one, whose texts its heads don't change; the card says both."""
     heads = read_recipe("medusa", {**SMALL, "shape": {"num_heads": 2}, "steps": 2})
-    make("medusa", str(checkpoints[0]), PROMPTS, heads, tmp_path / "heads", show=False)
+    make(Job("medusa", str(checkpoints[0]), PROMPTS, heads, tmp_path / "heads", show=False))
     shape = {"heads": str(tmp_path / "heads")}
     recipe = read_recipe("medusa2", {**SMALL, "shape": shape, "lr": 1e-3, "steps": 12})
     losses: list[float] = []
     out = tmp_path / "out"
     outcome = make(
-        METHOD,
-        str(checkpoints[0]),
-        PROMPTS,
-        recipe,
-        out,
-        show=False,
-        report=lambda now: losses.append(now.loss),
+        Job(
+            METHOD,
+            str(checkpoints[0]),
+            PROMPTS,
+            recipe,
+            out,
+            show=False,
+            report=lambda now: losses.append(now.loss),
+        )
     )
     assert losses[-1] < losses[0]
     first = load_file(tmp_path / "heads" / "model.safetensors")
@@ -177,4 +180,4 @@ def test_target_and_heads_together(checkpoints: tuple[Path, Path], tmp_path: Pat
     [output] = LLM(out / "target", speculative_config=config).generate("the sea", params)
     assert output.token_ids == LLM(out / "target").generate("the sea", params)[0].token_ids
     with pytest.raises(ForetokenError, match="not from 'fixed'"):
-        make(METHOD, str(checkpoints[0]), PROMPTS, recipe, out, source="fixed")
+        make(Job(METHOD, str(checkpoints[0]), PROMPTS, recipe, out, source="fixed"))

@@ -16,6 +16,7 @@ from foretoken import ForetokenError, SamplingParams
 from foretoken.train import processes
 from foretoken.train.answers import _Writer
 from foretoken.train.data import read_conversations
+from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
 from train.test_run import HEADS, weights
@@ -68,7 +69,7 @@ def train(
     given: dict[str, Any] = {"every": every, "shard": shard, "shard_target": shard_target}
     given |= {"source": source, "states": states, "show": False}
     given |= {"dtype": "float64", "device": "cpu"}
-    return make(method, str(target), asked, recipe, out, **given)
+    return make(Job(method, str(target), asked, recipe, out, **given))
 
 
 def train_on_two(

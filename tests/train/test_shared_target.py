@@ -236,7 +236,7 @@ def test_the_processes_of_a_launch_train_twice(
 
 
 def job_of(target: Path, out: Path, **recipe: Any) -> Job:
-    return Job("medusa", str(target), [], read_recipe("medusa", recipe), out, "fixed")
+    return Job("medusa", str(target), [], read_recipe("medusa", recipe), out, source="fixed")
 
 
 def test_an_adapter_beside_a_model_is_refused(

@@ -15,7 +15,7 @@ from foretoken import LLM, ForetokenError
 from foretoken.spellings import Conversation
 from foretoken.train import sources
 from foretoken.train.data import digest_of
-from foretoken.train.job import Setting
+from foretoken.train.job import Job, Setting
 from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make
@@ -65,7 +65,7 @@ def test_held_out_texts_without_prompts(checkpoints: tuple[Path, Path], tmp_path
     turns = [{"role": "assistant", "content": word} for word in WORDS]
     alone = [Conversation((), whole=(turn,), raw=True) for turn in turns]
     out, recipe = tmp_path / "out", read_recipe("sps", SMALL)
-    make("sps", str(target), alone, recipe, out, source="fixed", show=False)
+    make(Job("sps", str(target), alone, recipe, out, source="fixed", show=False))
     assert (out / "model.safetensors").is_file()
 
 
@@ -132,4 +132,4 @@ def test_drafters_that_cannot_learn_from_themselves(
         train_small_lm(checkpoints[0], tmp_path / "a", "drafter", objective={"nll": 1.0})
     recipe = read_recipe("medusa", {**SMALL, "shape": {"num_heads": 1}})
     with pytest.raises(ForetokenError, match="can't write texts by itself"):
-        make("medusa", str(checkpoints[0]), PROMPTS, recipe, tmp_path / "b", source="drafter")
+        make(Job("medusa", str(checkpoints[0]), PROMPTS, recipe, tmp_path / "b", source="drafter"))

@@ -26,10 +26,9 @@ from typing import (
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import typed
 from foretoken.files import read_json
+from foretoken.registry import BASELINE as BASELINE  # which is plain decoding
 
 SCHEMA = 1
-BASELINE = "autoregressive"
-"""The method that is plain decoding."""
 LATENCIES = ("ttft_p50", "ttft_p99", "per_token_p50", "per_token_p99")
 
 

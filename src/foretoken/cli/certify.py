@@ -305,17 +305,12 @@ def _read_checks(out: Path | None, head: dict[str, Any]) -> list[Check]:
         return []
     try:
         record = read_json(out, "a certificate")
-        checks = [Check(**_renamed(check)) for check in record.pop("checks")]
+        checks = [Check(**check) for check in record.pop("checks")]
         before = _identity(record)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ForetokenError(f"{out} is no certificate; give another --out.") from error
     check_same(out, before, _identity(head))
     return checks
-
-
-def _renamed(check: dict[str, Any]) -> dict[str, Any]:
-    """A check under its present name; records once called the distribution check "law"."""
-    return {**check, "check": "distribution"} if check["check"] == "law" else check
 
 
 def _record(head: dict[str, Any], checks: list[Check]) -> dict[str, Any]:
@@ -329,12 +324,10 @@ def _save(out: Path, record: dict[str, Any]) -> None:
 
 
 def _table(checks: list[Check]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for column in ("method", "check", "cell", "outcome", "compared", "p", "first difference"):
-        shown.add_column(column, no_wrap=column in ("outcome", "p"))
+    heads = ("method", "check", "cell", "outcome", "compared", "p", "first difference")
+    shown = output.table(*heads, whole=("outcome", "p"))
     for check in checks:
         colour = _COLOURS[check.outcome]
         shown.add_row(

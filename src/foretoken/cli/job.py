@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from foretoken.cli import measuring
 from foretoken.cli.bench_methods import configs, drafts, names
 from foretoken.cli.bench_options import BenchOptions
-from foretoken.cli.options import ModelOptions
-from foretoken.errors import ForetokenError, shown, unknown
+from foretoken.cli.options import ModelOptions, numbers
+from foretoken.errors import ForetokenError, unknown
 from foretoken.repetition import DISTINCT_4
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from foretoken.bench.run.server import Server
     from foretoken.bench.suites.suite import Prompt, Suite
 
-_T = TypeVar("_T", int, float)
 _ENGINES = ("foretoken", "openai")
 _OURS = (
     "method_config",
@@ -192,12 +190,15 @@ def make_job(settings: BenchOptions, running: ModelOptions) -> Job:
         raise ForetokenError("--ray-address names a cluster for --ray; give both or neither.")
     if settings.shard is not None:
         shard_of(settings.shard)
+    temperatures = numbers(settings.temperatures, float, "--temperatures")
+    batch_sizes = numbers(settings.batch_sizes, int, "--batch-sizes")
     plan = Plan(
         model="",
         name="",
         methods={},
-        temperatures=tuple(_numbers(settings.temperatures, "--temperatures", float)),
-        batch_sizes=tuple(_numbers(settings.batch_sizes, "--batch-sizes", int)),
+        # 0 and 0.0 are one, and no line of samples is there twice.
+        temperatures=tuple(dict.fromkeys(temperatures)),
+        batch_sizes=tuple(dict.fromkeys(batch_sizes)),
         lenient=settings.methods == "all",
         max_tokens=settings.max_tokens,
         max_model_len=running.max_model_len or Plan.max_model_len,
@@ -313,17 +314,8 @@ def _dtype(name: str, model: str, running: ModelOptions) -> str:
     if name == "auto" and gguf.is_named(place):
         return name
     config = read_config(place, running.trust_remote_code)
-    return str(pick_dtype(name, config, pick_device(running.device))).removeprefix("torch.")
-
-
-def _numbers(text: str, option: str, kind: type[_T]) -> list[_T]:
-    try:
-        numbers = [kind(name) for name in names(text)]
-    except ValueError:
-        numbers = []
-    if not numbers or not all(-math.inf < number < math.inf for number in numbers):
-        raise ForetokenError(f"{option} is {shown(text)}; it must be numbers, by comma.")
-    return list(dict.fromkeys(numbers))  # 0 and 0.0 are one, and no line of samples is there twice
+    dtype = pick_dtype(name, config, pick_device(running.device), place)
+    return str(dtype).removeprefix("torch.")
 
 
 def _remote_server(settings: BenchOptions, plan: Plan) -> Server:

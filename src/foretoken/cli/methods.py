@@ -142,15 +142,11 @@ def rules() -> list[dict[str, Any]]:
 
 def _show(rows: Seq[dict[str, Any]], columns: Seq[str]) -> None:
     """Print a table; a narrow terminal gets fewer columns, and a line that names the others."""
-    from rich.table import Table
-
     console = output.console()
     left_out = [c for c in columns if c in _LEFT_OUT and console.width < _WIDE]
     columns = [column for column in columns if column not in left_out]
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for column in columns:
-        style = "cyan" if column == "name" else ""
-        shown.add_column(column, style=style, no_wrap=column not in _WRAPPED)
+    whole = [column for column in columns if column not in _WRAPPED]
+    shown = output.table(*columns, whole=whole, key="name")
     for row in rows:
         shown.add_row(*[_cell(row[column]) for column in columns])
     console.print(shown)

@@ -6,19 +6,22 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from foretoken.errors import ForetokenError
+from foretoken.errors import ForetokenError, shown
 
 if TYPE_CHECKING:
     from foretoken.engine.stats import AcceptanceStats
     from foretoken.llm import LLM
     from foretoken.sampling.params import SamplingParams
+
+_Number = TypeVar("_Number", int, float)
 
 BUNDLED_DRAFTS = {"mini": "mini-draft"}
 """A bundled target -> the bundled model that drafts for it."""
@@ -251,6 +254,18 @@ def _check_draft_model(config: Mapping[str, Any]) -> None:
         )
 
 
+def numbers(text: str, kind: type[_Number], option: str) -> list[_Number]:
+    """The numbers of an option's list. Raises `ForetokenError` for anything else, also for one
+    that is not finite."""
+    try:
+        found = [kind(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(-math.inf < number < math.inf for number in found):
+        raise ForetokenError(f"{option} is {shown(text)}; give numbers by comma, as 1,4.")
+    return found
+
+
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of its dataclass parameters as options in their place.
 
@@ -271,15 +286,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
             given[name] = group(**own)
         command(**given)
 
-    shown: list[inspect.Parameter] = []
+    flat: list[inspect.Parameter] = []
     for name, parameter in parameters.items():
         if name in groups:
-            shown += _fields_as_parameters(*groups[name])
+            flat += _fields_as_parameters(*groups[name])
         else:
-            shown.append(
+            flat.append(
                 parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
             )
-    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature(flat)  # type: ignore[attr-defined]
     return run
 
 

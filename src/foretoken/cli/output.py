@@ -10,14 +10,17 @@ from __future__ import annotations
 import io
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _CONTROLS = [*range(0x20), *range(0x7F, 0xA0)]  # C0 and C1
 _BIDI = [*range(0x202A, 0x202F), *range(0x2066, 0x206A)]  # embeddings, overrides, isolates
@@ -53,6 +56,28 @@ def console(width: int | None = None) -> Console:
     """For tables and styled text. width: of what goes through a pipe."""
     shown = None if sys.stdout.isatty() else width
     return _Plain(width=shown, markup=False, emoji=False, highlight=False)
+
+
+def table(
+    *heads: str,
+    right: Collection[str] = (),
+    whole: Collection[str] = (),
+    key: str = "",
+    title: str | None = None,
+) -> Table:
+    """A table without lines. right: columns of numbers; whole: columns whose cells stay on one
+    line; key: the column that names the rows."""
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for head in heads:
+        made.add_column(
+            head,
+            justify="right" if head in right else "left",
+            no_wrap=head in whole,
+            style="cyan" if head == key else "",
+        )
+    return made
 
 
 class _Plain(Console):

@@ -76,12 +76,8 @@ def _data(row: Row) -> dict[str, float | str | None]:
 
 
 def _show(rows: list[Row]) -> None:
-    from rich.table import Table
-
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("backend", style="cyan", no_wrap=True)
-    for name in ("MB a pass", "numbers", "weights", "executed", "executed ÷ weights"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    heads = ("backend", "MB a pass", "numbers", "weights", "executed", "executed ÷ weights")
+    shown = output.table(*heads, right=heads[1:], whole=heads, key="backend")
     for row in rows:
         values = [f"{value:.3f}" for value in (row.numbers, row.weights, row.executed)]
         range_ = "" if math.isnan(row.low) else f" ({row.low:.4f} to {row.high:.4f})"

@@ -17,26 +17,24 @@ if TYPE_CHECKING:
 
 _TEXTS, _LENGTH = 64, 512  # texts and tokens of each, by which is seen what matters
 
-_Model = Annotated[str, typer.Argument(help="Folder, hub id, bundled name or GGUF file.")]
-_Data = Annotated[
-    list[str],
-    typer.Option(help="Texts to see by what matters: .jsonl files, or a suite's name."),
-]
-_Out = Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")]
-_Layers = Annotated[int | None, typer.Option(help="Layers that are kept.")]
-_Width = Annotated[int | None, typer.Option(help="Channels of the residual stream.")]
-_Units = Annotated[int | None, typer.Option(help="Units of each feed-forward.")]
-_Heads = Annotated[int | None, typer.Option(help="Key/value heads, with their query heads.")]
-
 
 def prune(
-    model: _Model,
-    data: _Data,
-    out: _Out,
-    layers: _Layers = None,
-    hidden_size: _Width = None,
-    intermediate_size: _Units = None,
-    kv_heads: _Heads = None,
+    model: Annotated[str, typer.Argument(help="Folder, hub id, bundled name or GGUF file.")],
+    data: Annotated[
+        list[str],
+        typer.Option(help="Texts to see by what matters: .jsonl files, or a suite's name."),
+    ],
+    out: Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")],
+    layers: Annotated[int | None, typer.Option(help="Layers that are kept.")] = None,
+    hidden_size: Annotated[
+        int | None, typer.Option(help="Channels of the residual stream.")
+    ] = None,
+    intermediate_size: Annotated[
+        int | None, typer.Option(help="Units of each feed-forward.")
+    ] = None,
+    kv_heads: Annotated[
+        int | None, typer.Option(help="Key/value heads, with their query heads.")
+    ] = None,
 ) -> None:
     """Cut a small model out of a large one: what matters most along some texts is kept.
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from foretoken.cli import options, output
-from foretoken.cli.options import in_panel
-from foretoken.errors import ForetokenError
+from foretoken.cli.options import in_panel, numbers
 
 if TYPE_CHECKING:
     from foretoken.bench.suites.suite import Prompt
@@ -76,8 +75,8 @@ def recommend(
         running.named(model),
         draft_models=draft_model or (),
         prompts=_prompts(prompts, seed),
-        batch_sizes=_numbers(batch, int, "--batch"),
-        temperatures=_numbers(temperature, float, "--temperature"),
+        batch_sizes=numbers(batch, int, "--batch"),
+        temperatures=numbers(temperature, float, "--temperature"),
         seconds=seconds,
         max_tokens=max_tokens,
         seed=seed,
@@ -108,13 +107,6 @@ def _prompts(given: str | None, seed: int) -> Path | Seq[Prompt] | None:
     return None if given is None else Path(given)
 
 
-def _numbers(text: str, kind: type[Any], option: str) -> list[Any]:
-    try:
-        return [kind(word) for word in text.split(",")]
-    except ValueError as error:
-        raise ForetokenError(f"{option} is {text!r}; give numbers by comma, as 1,4.") from error
-
-
 def _show(found: Recommendation) -> None:
     """The table, what was left out and why, and at the end the conclusion and what to paste."""
     console = output.console(width=100)
@@ -139,11 +131,8 @@ def _show(found: Recommendation) -> None:
 
 
 def _table(rows: Seq[Row]) -> Any:
-    from rich.table import Table
-
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("method", "batch", "T", "tokens/s", "tokens/step", "speedup (95 %)", "groups"):
-        shown.add_column(head, justify="left" if head == "method" else "right")
+    heads = ("method", "batch", "T", "tokens/s", "tokens/step", "speedup (95 %)", "groups")
+    shown = output.table(*heads, right=heads[1:])
     for row in rows:
         where = str(row.cell.batch_size), f"{row.cell.temperature:g}"
         speed = f"{row.tokens_per_second:,.1f}", f"{row.tokens_per_step:.2f}"

@@ -34,15 +34,9 @@ def suites(
 
 
 def _show(rows: list[Listed]) -> None:
-    from rich.table import Table
-
     console = output.console(width=100)
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    shown.add_column("suite", style="cyan", no_wrap=True)
-    shown.add_column("prompts", justify="right", no_wrap=True)
-    shown.add_column("tasks")
-    shown.add_column("from", no_wrap=True)
-    shown.add_column("here")
+    heads, whole = ("suite", "prompts", "tasks", "from", "here"), ("suite", "prompts", "from")
+    shown = output.table(*heads, right=("prompts",), whole=whole, key="suite")
     for row in rows:
         count = "" if row.prompts is None else f"{row.prompts:,}"
         shown.add_row(row.name, count, ", ".join(row.tasks) or "?", _home(row), _here(row))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from foretoken.cli import output
+from foretoken.cli import options, output
 from foretoken.errors import ForetokenError, one_line, shown
 
 if TYPE_CHECKING:
@@ -18,89 +19,86 @@ if TYPE_CHECKING:
     from foretoken.train.job import Progress
     from foretoken.train.recipe import Recipe
 
-_Method = Annotated[
-    str, typer.Argument(help="A method with 'trained' in 'foretoken methods', sps or medusa2.")
-]
-_Target = Annotated[str, typer.Option("--target", help="Folder, hub id or bundled name.")]
-_Data = Annotated[
-    list[str],
-    typer.Option(help="Conversations: .json(l) files (ShareGPT's or others), or a suite's name."),
-]
-_Out = Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is resumed.")]
-_Recipe = Annotated[str | None, typer.Option(help="A recipe's name or .yaml; else the method's.")]
-_Set = Annotated[
-    list[str] | None, typer.Option("--set", help="A setting of the recipe, e.g. lr=5e-4.")
-]
-_Source = Annotated[
-    str,
-    typer.Option(help="target (it writes), fixed (the file's), drafter, or e.g. target+target@1."),
-]
-_After = Annotated[
-    list[str] | None,
-    typer.Option(help="A trained small model to draft alongside: learn what it misses."),
-]
-_Limit = Annotated[
-    int | None, typer.Option(min=1, help="Use this many of the prompts, evenly spread.")
-]
-_Every = Annotated[float, typer.Option(help="Seconds between two saved states.")]
-_Keep = Annotated[
-    int | None, typer.Option(help="Steps between two checkpoints that stay, in OUT/checkpoints.")
-]
-_Dry = Annotated[
-    bool, typer.Option("--dry-run", help="Only say what it would hold, by the target's config.")
-]
-_Log = Annotated[
-    list[str] | None,
-    typer.Option(help="tensorboard or wandb, beside OUT/metrics.jsonl."),
-]
-_Shard = Annotated[
-    bool, typer.Option("--shard", help="Share the drafter out over the processes (FSDP2).")
-]
-_ShardTarget = Annotated[
-    bool,
-    typer.Option(
-        "--shard-target",
-        help="Share the target's layers out over the processes (FSDP2), where it doesn't fit "
-        "beside a batch.",
-    ),
-]
-_Precision = Annotated[
-    str,
-    typer.Option(
-        help="Of products: bfloat16, float32 or auto (bfloat16 on GPUs). bfloat16 is much faster "
-        "on a CPU with AMX."
-    ),
-]
-_States = Annotated[
-    Path | None,
-    typer.Option(help="A folder for the target's states along the texts: computed once, kept."),
-]
-_TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
-]
+
+@dataclass(frozen=True)
+class _TrainOptions:
+    """How it is trained, as the command line gives it."""
+
+    recipe: Annotated[
+        str | None, typer.Option(help="A recipe's name or .yaml; else the method's.")
+    ] = None
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the recipe, e.g. lr=5e-4.")
+    ] = None
+    source: Annotated[
+        str,
+        typer.Option(
+            help="target (it writes), fixed (the file's), drafter, or e.g. target+target@1."
+        ),
+    ] = "target"
+    after: Annotated[
+        list[str] | None,
+        typer.Option(help="A trained small model to draft alongside: learn what it misses."),
+    ] = None
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use this many of the prompts, evenly spread.")
+    ] = None
+    seed: Annotated[int, typer.Option(help="Of texts, batches and weights.")] = 0
+    every: Annotated[float, typer.Option(help="Seconds between two saved states.")] = 60.0
+    keep_every: Annotated[
+        int | None,
+        typer.Option(help="Steps between two checkpoints that stay, in OUT/checkpoints."),
+    ] = None
+    log_with: Annotated[
+        list[str] | None,
+        typer.Option(help="tensorboard or wandb, beside OUT/metrics.jsonl."),
+    ] = None
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Share the drafter out over the processes (FSDP2).")
+    ] = False
+    shard_target: Annotated[
+        bool,
+        typer.Option(
+            "--shard-target",
+            help="Share the target's layers out over the processes (FSDP2), where it doesn't fit "
+            "beside a batch.",
+        ),
+    ] = False
+    states: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the target's states along the texts: computed once, kept."),
+    ] = None
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what it would hold, by the target's config.")
+    ] = False
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto"
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="Of products: bfloat16, float32 or auto (bfloat16 on GPUs). bfloat16 is much "
+            "faster on a CPU with AMX."
+        ),
+    ] = "auto"
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
+    ] = False
 
 
+@options.grouped
 def train(
-    method: _Method,
-    target: _Target,
-    data: _Data,
-    out: _Out,
-    recipe: _Recipe = None,
-    changes: _Set = None,
-    source: _Source = "target",
-    after: _After = None,
-    limit: _Limit = None,
-    seed: Annotated[int, typer.Option(help="Of texts, batches and weights.")] = 0,
-    every: _Every = 60.0,
-    keep_every: _Keep = None,
-    log_with: _Log = None,
-    shard: _Shard = False,
-    shard_target: _ShardTarget = False,
-    states: _States = None,
-    dry_run: _Dry = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
-    precision: _Precision = "auto",
-    trust_remote_code: _TrustRemoteCode = False,
+    *,
+    method: Annotated[
+        str, typer.Argument(help="A method with 'trained' in 'foretoken methods', sps or medusa2.")
+    ],
+    target: Annotated[str, typer.Option("--target", help="Folder, hub id or bundled name.")],
+    data: Annotated[
+        list[str],
+        typer.Option(
+            help="Conversations: .json(l) files (ShareGPT's or others), or a suite's name."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The checkpoint's folder; one begun is resumed.")],
+    given: _TrainOptions,
 ) -> None:
     """Train a drafter for a target; killed at any moment, it is resumed by the same command.
 
@@ -110,68 +108,65 @@ def train(
     Example: [bold]foretoken train medusa --target mini --data prompts.jsonl --out my-medusa[/bold]
     """
     from foretoken.train import processes
+    from foretoken.train.job import Job
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
-    settings = read_recipe(recipe or method, dict(map(_pair, changes or [])))
-    if dry_run:
-        _say_what_it_holds(method, target, settings, shard, shard_target, trust_remote_code)
+    settings = read_recipe(given.recipe or method, dict(map(_pair, given.changes or [])))
+    if given.dry_run:
+        _say_what_it_holds(method, target, settings, given)
         return
     prompts = [each for name in data for each in conversations(name)]
-    if limit is not None and limit < len(prompts):
-        prompts = [prompts[i * len(prompts) // limit] for i in range(limit)]
+    if given.limit is not None and given.limit < len(prompts):
+        prompts = [prompts[i * len(prompts) // given.limit] for i in range(given.limit)]
     with _bar(settings.steps) as report:
-        outcome = make(
+        job = Job(
             method,
             target,
             prompts,
             settings,
             out,
-            source=source,
-            after=after or (),
-            seed=seed,
-            every=every,
-            keep_every=keep_every,
-            log_with=log_with or (),
-            shard=shard,
-            shard_target=shard_target,
-            states=states,
+            source=given.source,
+            after=given.after or (),
+            seed=given.seed,
+            every=given.every,
+            keep_every=given.keep_every,
+            log_with=given.log_with or (),
+            shard=given.shard,
+            shard_target=given.shard_target,
+            states=given.states,
             report=report,
-            device=device,
-            precision=precision,
-            trust_remote_code=trust_remote_code,
+            device=given.device,
+            precision=given.precision,
+            trust_remote_code=given.trust_remote_code,
         )
+        outcome = make(job)
     if not processes.is_first():
         return
     expected = outcome.expected.acceptance_length
     served = outcome.served.mean_acceptance_length
-    counted = "nothing served" if shard_target else f"{served:.3f} served"
+    counted = "nothing served" if given.shard_target else f"{served:.3f} served"
     output.write(
         f"{out} · {outcome.progress.step} steps · mean acceptance length {expected:.3f} estimated, "
         f"{counted}"
     )
 
 
-def _say_what_it_holds(
-    method: str,
-    target: str,
-    settings: Recipe,
-    shard: bool,
-    shard_target: bool,
-    trust_remote_code: bool,
-) -> None:
+def _say_what_it_holds(method: str, target: str, settings: Recipe, given: _TrainOptions) -> None:
     """Of several processes the first one says it."""
     from foretoken.train import processes, shards
     from foretoken.train.dry_run import dry_run
 
-    if shard:
+    if given.shard:
         shards.check("shard", "a drafter")
-    if shard_target:
+    if given.shard_target:
         shards.check("shard_target", "the target")
     if not processes.is_first():
         return
-    among, target_among = (processes.count() if each else 1 for each in (shard, shard_target))
-    found = dry_run(method, target, settings, among, trust_remote_code, target_among)
+    among, target_among = (
+        processes.count() if each else 1 for each in (given.shard, given.shard_target)
+    )
+    found = dry_run(method, target, settings, among, given.trust_remote_code, target_among)
     for name, shape in found.tensors.items():
         output.write(f"{name}  {' × '.join(map(str, shape))}")
     output.write(

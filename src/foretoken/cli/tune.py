@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 _SEARCH = "Search"
 
 
-def _option(*names: str, **settings: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=_SEARCH, **settings)
-
-
 @options.grouped
 def tune(
     *,
@@ -29,24 +25,38 @@ def tune(
     model_impl: options.ModelImpl = "auto",
     running: options.ModelOptions,
     method: Annotated[
-        str | None, _option("--method", help="What is tuned; else what -sc names, or sps.")
+        str | None,
+        options.in_panel(_SEARCH, "--method", help="What is tuned; else what -sc names, or sps."),
     ] = None,
     draft_model: options.DraftModel = None,
     prompts: Annotated[
-        str, _option("--prompts", help="A suite, or a file of prompts as JSON lines.")
+        str,
+        options.in_panel(_SEARCH, "--prompts", help="A suite, or a file of prompts as JSON lines."),
     ] = "bundled",
-    limit: Annotated[int, _option("--limit", min=1, help="Most prompts of a task.")] = 1,
-    trials: Annotated[int, _option("--trials", min=1, help="Candidates on the cost model.")] = 30,
-    finalists: Annotated[int, _option("--finalists", min=1, help="How many are timed.")] = 3,
-    rounds: Annotated[int, _option("--rounds", min=1, help="How often each is timed.")] = 5,
+    limit: Annotated[
+        int, options.in_panel(_SEARCH, "--limit", min=1, help="Most prompts of a task.")
+    ] = 1,
+    trials: Annotated[
+        int, options.in_panel(_SEARCH, "--trials", min=1, help="Candidates on the cost model.")
+    ] = 30,
+    finalists: Annotated[
+        int, options.in_panel(_SEARCH, "--finalists", min=1, help="How many are timed.")
+    ] = 3,
+    rounds: Annotated[
+        int, options.in_panel(_SEARCH, "--rounds", min=1, help="How often each is timed.")
+    ] = 5,
     temperature: options.Temperature = 0.0,
     max_tokens: options.MaxTokens = 64,
     seed: options.Seed = 0,
     name: Annotated[
-        str | None, _option("--name", help="What it is called; by default model-method.")
+        str | None,
+        options.in_panel(_SEARCH, "--name", help="What it is called; by default model-method."),
     ] = None,
     out: Annotated[
-        Path | None, _option("--out", "-o", help="A file for it, instead of the cache folder.")
+        Path | None,
+        options.in_panel(
+            _SEARCH, "--out", "-o", help="A file for it, instead of the cache folder."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the JSON object.")] = False,
 ) -> None:
@@ -131,13 +141,8 @@ def _config(
 
 def _show(tuned: dict[str, Any], path: Path, label: str | None) -> None:
     """Print what was timed, the fastest first, and how to use it."""
-    from rich.table import Table
-
     console = output.console()
-    shown = Table(box=None, header_style="bold", pad_edge=False)
-    for head in ("tokens/s", "speedup"):
-        shown.add_column(head, justify="right")
-    shown.add_column("options")
+    shown = output.table("tokens/s", "speedup", "options", right=("tokens/s", "speedup"))
     for row in sorted(tuned["timed"], key=lambda row: -row["tokens_per_second"]):
         common = ("method", "model")
         changed = ", ".join(f"{k}={v}" for k, v in row["options"].items() if k not in common)

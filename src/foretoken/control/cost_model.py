@@ -4,7 +4,7 @@ Costs are measured beforehand and corrected by real steps. A step's time, compar
 one, shows two things: how fast the machine is now (the median of the last few steps), and how the
 cost of this kind of step compares with the others' (learned slowly). So a machine that slows down
 as a whole changes no choice. What was learned of a drafter counts for less the longer ago it was:
-one that was dear for a while is then hoped to cost what was measured, and tried again.
+one that was expensive for a while is then hoped to cost what was measured, and retried.
 """
 
 from __future__ import annotations

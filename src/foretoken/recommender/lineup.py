@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from collections.abc import Sequence as Seq
 from typing import Any
 
-from foretoken.bench.measure.costs import LOADED_AS, draft_model
+from foretoken.bench.measure.costs import draft_model
 from foretoken.bench.plan import Unit
 from foretoken.bench.record import Answer
 from foretoken.bench.run.runner import Runner
@@ -15,6 +15,7 @@ from foretoken.models.model import CausalLM
 from foretoken.recommender.candidates import Candidate, with_auto
 from foretoken.recommender.prediction import Prediction, most_promising
 from foretoken.recommender.race import SCREENING, Allowance
+from foretoken.registry import LOADED_AS
 
 _SHARING = ("sps", "auto")
 """Methods whose draft model may be one that is loaded already."""

@@ -21,12 +21,11 @@ from foretoken.errors import ForetokenError
 from foretoken.llm import LLM
 from foretoken.machine import cache_folder
 from foretoken.models import gguf
+from foretoken.models.drafting.draft_model import UNUSED
 from foretoken.models.load import load_tokenizer, read_config, weights
 
 SMALLER = 0.6
 """A model drafts if it has at most this share of the target's numbers."""
-
-_UNUSED = 256  # rows by which embeddings of one tokenizer may differ
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ def _size_of_fitting(path: Path, vocabulary: int) -> int | None:
         if gguf.is_named(path) and not gguf.is_read_here(path):
             return None
         own = read_config(path).to_dict().get("vocab_size")
-        fits = isinstance(own, int) and abs(own - vocabulary) <= _UNUSED
+        fits = isinstance(own, int) and abs(own - vocabulary) <= UNUSED
         return numbers_in(path) if fits else None
     except ForetokenError:
         return None

@@ -17,7 +17,7 @@ from typing import Any
 from foretoken import zoo
 from foretoken.bench.suites.suite import Prompt, load_suite
 from foretoken.errors import ForetokenError, shown
-from foretoken.files import read_json_lines
+from foretoken.files import MARK, read_json_lines
 from foretoken.spellings import USER, conversation, is_spelled
 
 MOST = 400
@@ -26,7 +26,6 @@ MOST = 400
 _JSON = ("{", "[", '"')
 _JSON_FILES = (".json", ".jsonl")
 _EMPTY_LINES = re.compile(r"\n\s*\n")
-_MARK = "\ufeff"  # that some editors put first
 
 
 def bundled() -> tuple[Prompt, ...]:
@@ -46,7 +45,7 @@ def read_texts(path: Path, seed: int = 0) -> tuple[Prompt, ...]:
         raise ForetokenError(f"{path} is not text in UTF-8: {error}.") from error
     if path.suffix not in _JSON_FILES:
         return split(text, str(path), seed)
-    return _drawn(_from_json(text.removeprefix(_MARK), str(path)), str(path), seed)
+    return _drawn(_from_json(text.removeprefix(MARK), str(path)), str(path), seed)
 
 
 def split(text: str, where: str, seed: int = 0) -> tuple[Prompt, ...]:
@@ -56,7 +55,7 @@ def split(text: str, where: str, seed: int = 0) -> tuple[Prompt, ...]:
     there are none, every line. where: its name in errors. Raises `ForetokenError` where there is
     none, and for a line of JSON without a text.
     """
-    text = text.removeprefix(_MARK)
+    text = text.removeprefix(MARK)
     if _is_json(text):
         found = _from_json(text, where)
     else:

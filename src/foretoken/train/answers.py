@@ -29,7 +29,6 @@ _log = logging.getLogger(__name__)
 
 _BLOCK = 256  # conversations in a file, which are answered together
 _KIND = "block of answers"
-_WEIGHTS = "weights"  # what blocks of earlier versions don't say
 
 
 def write(
@@ -128,7 +127,7 @@ class _Writer:
         if not processes.is_mine(number):
             processes.wait_for(path)
         if path.exists():
-            arrays = read_arrays(path, _KIND, made_for, Records.ARRAYS, later=(_WEIGHTS,))
+            arrays = read_arrays(path, _KIND, made_for, Records.ARRAYS)
             return Records(**arrays, limit=limit)
         records = Records.of(self._answers(block, number), limit, self.llm.model.vocab_size)
         write_arrays(path, _KIND, made_for, records.arrays)
@@ -140,7 +139,7 @@ class _Writer:
         return {
             "vocab_size": self.llm.model.vocab_size,
             "model parameters": self.llm.model.parameters,
-            _WEIGHTS: self.weights,
+            "weights": self.weights,
             "prompts": hashlib.sha256(prompts.encode()).hexdigest()[:16],
             "longest prompt": self.longest,
             "max_tokens": self.params.max_tokens or 0,

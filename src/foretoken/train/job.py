@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,13 +53,37 @@ PRECISIONS = AUTO, BFLOAT16, FLOAT32 = "auto", "bfloat16", "float32"
 
 @dataclass(frozen=True)
 class Job:
-    """One training: what `make` in `run.py` was called with, where its arguments are explained."""
+    """One training.
+
+    Attributes:
+        method: a trainable drafter's, or "medusa2", which leaves a new target in `out`/target and
+            its heads in `out`/heads.
+        target: folder, hub id or bundled name.
+        out: the folder for checkpoint and card.
+        source: "target" (what it writes to the prompts), "fixed" (the file's own texts), "drafter"
+            (what a small model writes itself while it learns), or several with "+" between them.
+        after: checkpoints of small models that this one is to be served together with; it learns
+            what they miss.
+        every: seconds between two states to resume from, which are kept in `out` too.
+        keep_every: steps between two checkpoints that stay, in `out`/checkpoints.
+        log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
+        shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
+            processes.
+        shard_target: the target's layers are, it is run by transformers' code, and nothing is
+            served at the end.
+        states: a folder for the target's states along the texts, which are then computed once.
+        show: progress bars.
+        report: called after each step.
+        precision: of the products, one of `PRECISIONS`.
+        trust_remote_code: whether code that comes with the target may run.
+    """
 
     method: str
     target: str
     conversations: Seq[Conversation]
     recipe: Recipe
     out: Path
+    _: KW_ONLY
     source: str = "target"
     after: Seq[Path | str] = ()
     seed: int = 0
@@ -78,7 +102,7 @@ class Job:
 
     @cached_property
     def weights(self) -> str:
-        """What tells the target from others of its shape."""
+        """A fingerprint of the target's weights."""
         return fingerprint(*gguf.files_of(find(self.target)))
 
 

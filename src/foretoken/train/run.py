@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,13 @@ from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
-from foretoken.spellings import Conversation
 from foretoken.train import joint, processes, shards, shared_target
 from foretoken.train.batches import Batches, joined
 from foretoken.train.data import digest_of
 from foretoken.train.drafter import DrafterTraining, config_of
 from foretoken.train.engines import beside
 from foretoken.train.frozen import FrozenTarget
-from foretoken.train.job import AUTO, PRECISIONS, Job, Outcome, Report, Setting
+from foretoken.train.job import PRECISIONS, Job, Outcome, Setting
 from foretoken.train.loop import (
     StepRecords,
     Teacher,
@@ -37,10 +36,8 @@ from foretoken.train.loop import (
     train,
 )
 from foretoken.train.metrics import check_trackers
-from foretoken.train.recipe import Recipe
 from foretoken.train.records import Records
 from foretoken.train.sources import (
-    TARGET,
     are_written,
     estimated_on,
     hold_out,
@@ -60,82 +57,27 @@ _WRITTEN = 64
 """Texts that the target writes side by side, where there is memory for them."""
 
 
-def make(
-    method: str,
-    target: str,
-    conversations: Seq[Conversation],
-    recipe: Recipe,
-    out: Path,
-    *,
-    source: str = "target",
-    after: Seq[Path | str] = (),
-    seed: int = 0,
-    every: float = 60.0,
-    keep_every: int | None = None,
-    log_with: Seq[str] = (),
-    shard: bool = False,
-    shard_target: bool = False,
-    states: Path | None = None,
-    show: bool = True,
-    report: Report = lambda progress: None,
-    dtype: str = "auto",
-    device: str = "auto",
-    precision: str = "auto",
-    trust_remote_code: bool = False,
-) -> Outcome:
-    """Write the texts, train, measure, and leave checkpoint and card in the folder `out`.
+def make(job: Job) -> Outcome:
+    """Write the texts, train, measure, and leave checkpoint and card in the job's folder.
 
-    method: a trainable drafter's, or "medusa2", which leaves a new target in `out`/target and its
-    heads in `out`/heads. target: folder, hub id or bundled name. source: "target" (what it writes
-    to the prompts), "fixed" (the file's own texts), "drafter" (what a small model writes itself
-    while it learns), or several with "+" between them. after: checkpoints of small models that this
-    one is to be served together with; it learns what they miss. every: seconds between two states
-    to resume from, which are kept in `out` too. keep_every: steps between two checkpoints that
-    stay, in `out`/checkpoints. log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
-    shard: the drafter's weights, gradients and optimiser's numbers are shared out over the
-    processes. shard_target: the target's layers are, it is run by transformers' code, and nothing
-    is served at the end. states: a folder for the target's states along the texts, which are then
-    computed once. precision: of the products, one of `PRECISIONS`. trust_remote_code: whether code
-    that comes with the target may run. show: progress bars. report: called after each step. A
-    finished training goes on where the recipe has more steps, or more patience. Raises
+    A finished training goes on where the recipe has more steps, or more patience. Raises
     `ForetokenError` for what can't be trained like this, and for a folder that has another
     training, or in which another process trains.
     """
-    job = Job(
-        method,
-        target,
-        conversations,
-        recipe,
-        out,
-        source,
-        after,
-        seed,
-        every,
-        keep_every,
-        log_with,
-        shard,
-        shard_target,
-        states,
-        show,
-        report,
-        dtype,
-        processes.device(device),
-        precision,
-        trust_remote_code,
-    )
-    kind: type[Subject] = joint.JointTraining if method == joint.METHOD else DrafterTraining
+    job = replace(job, device=processes.device(job.device))
+    kind: type[Subject] = joint.JointTraining if job.method == joint.METHOD else DrafterTraining
     kind.check(job)
-    check_trackers(log_with)
-    if precision not in PRECISIONS:
-        raise unknown("precision", precision, PRECISIONS)
-    if shard:
+    check_trackers(job.log_with)
+    if job.precision not in PRECISIONS:
+        raise unknown("precision", job.precision, PRECISIONS)
+    if job.shard:
         shards.check("shard", "a drafter")
-    if shard_target:
+    if job.shard_target:
         shards.check("shard_target", "the target")
-    if keep_every is not None and keep_every < 1:
-        raise ForetokenError(f"keep_every is {keep_every}; it must be at least 1.")
-    _check_free(out, kind.folders)
-    with _held(out):
+    if job.keep_every is not None and job.keep_every < 1:
+        raise ForetokenError(f"keep_every is {job.keep_every}; it must be at least 1.")
+    _check_free(job.out, kind.folders)
+    with _held(job.out):
         setting = prepare(job)
         return run(setting, kind(setting))
 
@@ -184,7 +126,7 @@ def _write(job: Job) -> None:
 
 
 def _given(llm: LLM, job: Job) -> tuple[dict[str, Records], Records, str]:
-    """The records to learn from, the held-out ones, and what tells all texts from others."""
+    """The records to learn from, the held-out ones, and a digest that identifies the texts."""
     written = texts(llm, job)
     return (*hold_out(llm, job, written), digest_of(Records.joined(list(written.values()))))
 
@@ -236,13 +178,7 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     first one measures."""
     job = setting.job
     if processes.is_first():
-        later = {
-            "weights": job.weights,
-            "precision": precision_of(AUTO, setting.model.device),
-            "trust_remote_code": False,
-            "estimated_on": TARGET,
-        }
-        note_run(job.out, _identity(setting, subject), later)
+        note_run(job.out, _identity(setting, subject))
     # Serving makes room for as large a tree as the drafter's is.
     given = MOST_NODES, job.recipe.temperature, subject.weigh
     frozen = FrozenTarget(setting.model, *given, together=job.shard_target)
@@ -324,16 +260,14 @@ _GROWING = ("steps", "patience")
 """Settings of a training that a later command may change, so that it goes on or ends earlier."""
 
 
-def note_run(out: Path, about: Mapping[str, Any], later: Mapping[str, Any] | None = None) -> None:
-    """Write the training's settings into the folder. later: those that earlier versions didn't
-    note, as a folder without them is taken to have them. Raises `ForetokenError` where it has those
-    of another training."""
+def note_run(out: Path, about: Mapping[str, Any]) -> None:
+    """Write the training's settings into the folder. Raises `ForetokenError` where it has those of
+    another training."""
     path = out / _NOTE
     if not path.exists():
         write_file(path, json.dumps(about, indent=1) + "\n")
         return
-    noted = read_json(path, "a training's settings")
-    stored = {**(later or {}), **noted}
+    stored = read_json(path, "a training's settings")
     now = json.loads(json.dumps(about))
     keys = [key for key in {**now, **stored} if key not in _GROWING]
     different = next((key for key in keys if stored.get(key) != now.get(key)), None)
@@ -342,7 +276,7 @@ def note_run(out: Path, about: Mapping[str, Any], later: Mapping[str, Any] | Non
             f"Another training was begun in {out}: {different} was {stored.get(different)!r} "
             f"and is now {now.get(different)!r}; give another --out."
         )
-    if now != noted:
+    if now != stored:
         write_file(path, json.dumps(now, indent=1) + "\n")
 
 

@@ -41,7 +41,7 @@ def load(job: Job) -> CausalLM:
 
     folder, device = find(job.target), pick_device(job.device)
     config = read_config(folder, job.trust_remote_code)
-    dtype = pick_dtype(job.dtype, config, device)
+    dtype = pick_dtype(job.dtype, config, device, folder)
     with within_memory(job.target, device):
         model = adapter.load(
             folder, dtype, device, job.trust_remote_code, spread=partial(_share_out, device=device)

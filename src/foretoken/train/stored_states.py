@@ -36,7 +36,6 @@ from foretoken.trainable.losses import Objective
 _TOKENS = 8192  # of a file, and what its last record has beyond
 _ROWS = 8  # records read at once
 _ABOUT = "states of"  # the entry of a file's metadata
-_WEIGHTS = "weights"  # of it, what files of earlier versions don't say
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def _about(
     return {
         "texts": digest_of(records),
         "parameters": model.parameters,
-        _WEIGHTS: weights,
+        "weights": weights,
         "dtype": str(model.dtype),
         "layers": list(layers),
     }
@@ -179,8 +178,7 @@ def _opened(path: Path, layers: Seq[int], about: dict[str, Any]) -> dict[int, Te
     try:
         with safe_open(path, "pt") as file:
             noted = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
-            same = {_WEIGHTS: about[_WEIGHTS], **noted} == about
-            found = {n: file.get_tensor(str(n)) for n in layers} if same else {}
+            found = {n: file.get_tensor(str(n)) for n in layers} if noted == about else {}
     except (OSError, SafetensorError, TypeError, ValueError) as error:
         raise ForetokenError(
             f"{path} can't be read ({type(error).__name__}); remove it, and it is written again."

@@ -16,7 +16,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-from foretoken.bench.measure.costs import LOADED_AS, draft_model, measure_costs
+from foretoken.bench.measure.costs import draft_model, measure_costs
 from foretoken.bench.measure.environment import environment
 from foretoken.bench.measure.ideal import machine, nodes_per_step
 from foretoken.bench.measure.simulate import measured_drafting, predict
@@ -26,7 +26,7 @@ from foretoken.errors import ForetokenError
 from foretoken.length import SCHEDULES
 from foretoken.llm import LLM
 from foretoken.models.model import CausalLM
-from foretoken.registry import option_name
+from foretoken.registry import LOADED_AS, option_name
 from foretoken.sampling.params import SamplingParams
 from foretoken.tuned import SCHEMA, from_anywhere
 

@@ -112,6 +112,7 @@ def test_the_answers_are_the_trainings_own(
     import train
     from foretoken.train import answers as writing
     from foretoken.train.data import read_conversations
+    from foretoken.train.job import Job
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
@@ -131,7 +132,7 @@ def test_the_answers_are_the_trainings_own(
     monkeypatch.setattr(writing._Writer, "_answers", None)
     recipe = read_recipe(train.HERE / "medusa.yaml", {**changes, "rows": 1, "steps": 1})
     asked_of = read_conversations(prompts)
-    make("medusa", given.target, asked_of, recipe, out, source=train.SOURCE, show=False)
+    make(Job("medusa", given.target, asked_of, recipe, out, source=train.SOURCE, show=False))
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -194,10 +194,6 @@ def pass_cost(model: ModelCosts) -> PassCost:
     return cost
 
 
-LOADED_AS = ("draft_backend", "draft_vocab_size")
-"""Options of how a draft model is loaded, which one that is loaded already doesn't take."""
-
-
 def draft_model(drafter: Drafter) -> CausalLM | None:
     """The model that a drafter runs once for every token it drafts, where there is one."""
     return drafter.small_models[0] if drafter.pass_per_token else None
