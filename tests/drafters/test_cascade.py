@@ -19,6 +19,7 @@ from foretoken.draws import KeyedDraws
 from foretoken.lookup.longest_match import copy_after
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
+from foretoken.sampling.params import LogitsProcessor
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (
     Pair,
@@ -246,6 +247,30 @@ def test_processors_of_a_text_outlast_its_drafts(pair: Pair) -> None:
     drafter = Cascade(pair.draft, k_matrix=((4, 3), (0, 2)))
     [output] = serve(pair.target, drafter, Speculative(), [PROMPT], params)
     assert output.token_ids == plain.token_ids
+
+
+def turning() -> LogitsProcessor:
+    """Decides on a token by how often it was called, which it closes over."""
+    calls = 0
+
+    def process(input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        decided = scores.clone()
+        decided[:, 7 * calls % scores.shape[-1]] += 1000
+        return decided
+
+    return process
+
+
+@pytest.mark.parametrize("k_matrix", [((1, 0), (0, 0)), ((4, 0), (0, 0)), ((4, 3), (0, 2))])
+def test_closures_of_a_text_outlast_its_drafts(k_matrix: Any, pair: Pair) -> None:
+    """What a draft was decided by isn't what the text goes on with, if all of it was accepted."""
+    params = replace(GREEDY, max_tokens=24, ignore_eos=True, logits_processor_factories=[turning])
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), [PROMPT], params)
+    drafter = Cascade(pair.draft, k_matrix=k_matrix)
+    [output] = serve(pair.target, drafter, Speculative(), [PROMPT], params)
+    assert output.token_ids == plain.token_ids and output.stats.passes < 24
 
 
 @pytest.mark.parametrize(

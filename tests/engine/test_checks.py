@@ -193,6 +193,6 @@ def test_a_device_that_fails_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ForetokenError) as told:
         check_device(device)
     assert str(told.value) == (
-        "The device cuda:0 raised AcceleratorError: CUDA error: an illegal memory access, and only "
-        "a new process can use it again."
+        "The device cuda:0 raised AcceleratorError: CUDA error: an illegal memory access, and "
+        "computes nothing more until this process has ended."
     )

@@ -21,6 +21,7 @@ from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
 from foretoken.engine.grammars import Spelt, _has_reasoned
 from foretoken.engine.request import Request
+from foretoken.errors import Overloaded
 from foretoken.grammar import compiling
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter
@@ -360,6 +361,34 @@ def test_compiling_holds_up_its_own_request_only(monkeypatch: pytest.MonkeyPatch
     finish(hurried)
     go.set()
     assert late.error is not None and "within 0.1 s" in late.error
+
+
+def test_a_grammar_that_others_keep_from_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is no mistake of the request that waits for it, nor of one that asks for it later."""
+    real, go = compiling.Guidance.compile, threading.Event()
+
+    def endless(self: Any, form: Any) -> Any:
+        if form.regex is not None:
+            go.wait(60)
+        return real(self, form)
+
+    monkeypatch.setattr(compiling.Guidance, "compile", endless)
+    for name in ("THREADS", "MOST_THREADS"):
+        monkeypatch.setattr(compiling, name, 1)
+    engine = engine_of()
+    engine.add(ids("ab"), params_of("choice"))
+    assert engine._grammars._compiler is not None
+    engine._grammars._compiler._seconds = 0.5
+    forms = [replace(params_of("regex"), structured_outputs={"regex": x}) for x in "abc"]
+    late, waits = [engine.add(ids("ab"), form) for form in forms[:2]]
+    finish(engine)
+    with pytest.raises(Overloaded, match="don't come to an end"):
+        engine.add(ids("ab"), forms[2])
+    go.set()
+    assert late.error is not None and "within 0.5 s" in late.error
+    assert waits.error is not None and "don't come to an end" in waits.error
+    told = [(out.wrong_grammar, out.overloaded) for out in (late.snapshot(), waits.snapshot())]
+    assert told == [(True, False), (False, True)]
 
 
 def test_grammars_of_requests_that_have_ended_are_not_compiled(

@@ -85,6 +85,34 @@ class Undecodable(ByteTokenizer):
         return super().decode(ids, **options)
 
 
+class Counting(ByteTokenizer):
+    """Counts the tokens that it is given."""
+
+    given = 0
+
+    def decode(self, ids: Any, **options: Any) -> str:
+        self.given += len(ids)
+        return super().decode(ids, **options)
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_broken_bytes_of_a_long_output(aborted: bool) -> None:
+    """No step looks for the text of all of them, as everybody waits for it; nor does the end."""
+    tokenizer, most = Counting(), 0
+    broken = [i for i in range(256) if "\ufffd" in BYTES.decode([i])][:1] * 10
+    params = SamplingParams(temperature=0, max_tokens=3000)
+    [sample] = Request([1], params, None, 7, 3000, frozenset(), tokenizer).samples
+    for step in range(300):
+        tokenizer.given = 0
+        if aborted and step == 299:
+            sample.abort("timeout")
+        else:
+            sample.emit(sample.check(broken), 0, [])
+        most = max(most, tokenizer.given)
+    assert sample.ended and most < 20_000
+    assert sample.output.text == "\ufffd" * len(sample.output.token_ids)
+
+
 def test_an_aborted_sample_keeps_what_was_written() -> None:
     """Its tokens, and its text as far as it can be read."""
     mine = request()

@@ -11,7 +11,13 @@ from tokenizers import decoders
 
 from engines import BYTES
 from foretoken import ForetokenError, SamplingParams
-from foretoken.engine.stopping import StopChecker, TextTracker, decoded, decoded_after
+from foretoken.engine.stopping import (
+    OutputText,
+    StopChecker,
+    TextTracker,
+    decoded,
+    decoded_after,
+)
 
 LETTERS = st.sampled_from(["a", "b", "ab", "é", "€", "😀", " "])
 
@@ -172,6 +178,38 @@ class Llama:
         return decoders.Sequence(list(self.STEPS)).decode(pieces)
 
 
+class Stripping:
+    """A tokenizer of pieces that drops white space at both ends of a text, as Marian's does."""
+
+    PIECES = ("▁a", "b", "▁", "\n", "<s>")
+
+    def decode(self, ids: list[int], skip_special_tokens: bool, **options: object) -> str:
+        pieces = [self.PIECES[token] for token in ids if token != 4 or not skip_special_tokens]
+        return "".join(pieces).replace("▁", " ").strip()
+
+
+PIECES = st.lists(st.integers(0, 4), max_size=20)
+
+
+@settings(max_examples=150, deadline=None)
+@given(PIECES, PIECES, st.booleans())
+def test_white_space_that_a_text_does_not_end_with(
+    before: list[int], tokens: list[int], skip: bool
+) -> None:
+    """It comes with the next text, if there is one."""
+    whole = Stripping().decode([*before, *tokens], skip)
+    tracker = TextTracker(Stripping(), skip, before)
+    shown = "".join(map(tracker.append, tokens))
+    assert Stripping().decode(before, skip) + shown == whole
+    assert shown == tracker.finish() == decoded_after(Stripping(), before, tokens, skip)
+
+
+def test_a_space_that_comes_alone() -> None:
+    tracker = TextTracker(Stripping(), True)
+    shown = [tracker.append(token) for token in (4, 2, 0, 2, 4, 3, 1)]
+    assert shown == ["", "", "a", "", "", "", " \nb"]
+
+
 PARTS = st.sampled_from([[0], [1], [2], [3], [4], [5, 6, 7, 8]])
 TOKENS = st.lists(PARTS, max_size=9).map(lambda parts: [token for part in parts for token in part])
 
@@ -249,6 +287,10 @@ def test_parts_add_up_to_the_whole(parts: list[list[int]], cuts: list[int], skip
         assert together.text == apart.text
     whole = decoded_after(Bytewise(), (), tokens, skip)
     assert whole == together.finish() == apart.finish()
+    half = len(tokens) // 2
+    output = OutputText(Bytewise(), skip, ())
+    output.read(tokens[:half], 1)
+    assert whole == output.whole(tokens[:half], tokens[half:]) == output.whole(tokens)
     decoded_whole = Bytewise().decode(tokens, skip)
     if "\ufffd" not in decoded_whole:
         assert whole == decoded_whole

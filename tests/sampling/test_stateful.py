@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +63,50 @@ def turning() -> LogitsProcessor:
     return process
 
 
+def in_a_default() -> LogitsProcessor:
+    """Adds the number of its calls, which stands in a default argument."""
+
+    def process(input_ids: Tensor, scores: Tensor, calls: list[int] = []) -> Tensor:  # noqa: B006
+        calls.append(1)
+        return scores + len(calls)
+
+    return process
+
+
+def in_a_keyword() -> LogitsProcessor:
+    """The same in one that is given by name."""
+
+    def process(input_ids: Tensor, scores: Tensor, *, calls: list[int] = []) -> Tensor:  # noqa: B006
+        calls.append(1)
+        return scores + len(calls)
+
+    return process
+
+
+def in_a_closure() -> LogitsProcessor:
+    """The same in a variable that it closes over."""
+    calls: list[int] = []
+
+    def process(input_ids: Tensor, scores: Tensor) -> Tensor:
+        calls.append(1)
+        return scores + len(calls)
+
+    return process
+
+
+class Counting:
+    """The same in an attribute."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self.calls += 1
+        return scores + self.calls
+
+
+COUNTING = [in_a_default, in_a_keyword, in_a_closure, Counting]
+
 PARAMS = SamplingParams(
     logits_processor_factories=[Turns, turning],
     temperature=0.7,
@@ -118,6 +163,54 @@ def test_a_function_goes_on_by_itself() -> None:
         fold(logits_of()[:, :1], [one], lambda: [[[]]])
         one.tokens.append(step)
     assert len(made) == 1 and lengths == [3, 4, 5, 6, 7]
+
+
+def counted(one: Any, paths: list[list[int]]) -> list[float]:
+    """What a processor of `COUNTING` adds at the places of a pass."""
+    nothing = torch.zeros(1, len(paths), VOCAB)
+    return fold(nothing, [one], lambda: [paths]).logits[0, :, 0].tolist()
+
+
+@pytest.mark.parametrize("factory", COUNTING)
+def test_wherever_the_state_stands(factory: Any) -> None:
+    """Each path of a tree has had its own calls, in each pass over it."""
+    one = sequence(SamplingParams(logits_processor_factories=[factory]))
+    for _ in range(2):
+        assert counted(one, PATHS) == [len(path) + 1 for path in PATHS]
+
+
+@pytest.mark.parametrize("factory", COUNTING)
+def test_a_copy_of_the_text_goes_its_own_way(factory: Any) -> None:
+    """A draft is written in a copy of its sequence: it moves no processor of the text on."""
+    one = sequence(SamplingParams(logits_processor_factories=[factory]))
+    assert counted(one, [[]]) == [1]
+    one.tokens.append(3)
+    for text in ([3], [3], [3, 7]):
+        tokens = [*one.tokens[: one.prompt_length], *text]
+        draft = replace(one, tokens=tokens, processors=[copy(p) for p in one.processors])
+        assert counted(draft, [[], [4]]) == [len(text) + 1, len(text) + 2]
+    assert counted(one, [[], [5]]) == [2, 3]
+
+
+LENGTHS: list[int] = []
+"""Of the texts that `look` was called for."""
+
+
+def look(input_ids: Tensor, scores: Tensor) -> Tensor:
+    LENGTHS.append(input_ids.shape[1])
+    return scores
+
+
+def test_a_function_without_a_state_is_called_once_for_each_place() -> None:
+    """No call is repeated where drafts branch, nor in a copy of the text."""
+    LENGTHS.clear()
+    one = sequence(SamplingParams(logits_processor_factories=[lambda: look]))
+    for step in range(5):
+        draft = replace(one, processors=[copy(p) for p in one.processors])
+        for each in (draft, one):
+            fold(logits_of(), [each], lambda: [PATHS])
+        one.tokens += [3, step + 10]
+    assert len(LENGTHS) == 2 * 5 * len(PATHS)
 
 
 @pytest.mark.parametrize("factory", [Turns, turning])

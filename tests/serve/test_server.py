@@ -45,11 +45,12 @@ def test_the_text_of_a_seed_whoever_else_asks(served: Served) -> None:
 def test_what_failed_is_told() -> None:
     sample = CompletionOutput(0, finish_reason="error")
     output = RequestOutput(0, None, [1], [sample], RequestStats(), error="It broke.")
-    for wrong, status in ((False, 500), (True, 400)):
-        output.wrong_grammar = wrong
+    for wrong, busy, status in ((False, False, 500), (True, False, 400), (False, True, 503)):
+        output.wrong_grammar, output.overloaded = wrong, busy
         with pytest.raises(ApiError, match="It broke") as caught:
             checked(output)
         assert caught.value.status == status
+        assert ("Retry-After" in caught.value.headers) == busy
     sample.finish_reason, output.error = "cancelled", None
     with pytest.raises(ApiError) as caught:
         checked(output)

@@ -81,6 +81,7 @@ def lesson_of(pair: Pair, length: int) -> Lesson:
 def at_once(patch: pytest.MonkeyPatch, numbers: int) -> None:
     patch.setattr(masked_attention, "_NUMBERS", numbers)
     patch.setattr(masked_attention, "_QUERIES", 0)
+    patch.setattr(masked_attention, "_PLACES", 0)
 
 
 def learned(module: Any, lesson: Lesson) -> tuple[Tensor, list[Tensor]]:

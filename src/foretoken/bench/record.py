@@ -26,7 +26,7 @@ from typing import (
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import typed
 from foretoken.files import read_json
-from foretoken.registry import BASELINE as BASELINE  # which is plain decoding
+from foretoken.registry import BASELINE as BASELINE  # for those who read records
 
 SCHEMA = 1
 LATENCIES = ("ttft_p50", "ttft_p99", "per_token_p50", "per_token_p99")

@@ -31,7 +31,7 @@ _SHARE = 0.75
 for a size: drafters' come after it."""
 
 _PROBE = 1024
-"""Tokens of a text of which is seen what it takes."""
+"""The length of a text, in tokens, from whose memory that of one token is found."""
 
 
 class Sizes(NamedTuple):

@@ -344,4 +344,5 @@ def check_device(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
     except RuntimeError as error:
         told = described(f"The device {device}", error)
-        raise ForetokenError(f"{told}, and only a new process can use it again.") from error
+        said = f"{told}, and computes nothing more until this process has ended."
+        raise ForetokenError(said) from error

@@ -74,7 +74,8 @@ class CompletionOutput:
 class RequestOutput:
     """One request: its samples, its statistics, and what went wrong, if anything did. cause: what
     a processor, tokenizer or drafter raised then. wrong_grammar: whether it was the grammar of
-    structured_outputs, which couldn't be compiled.
+    structured_outputs, which couldn't be compiled. overloaded: whether it was what others asked
+    for, so that the request may be sent again.
 
     prompt_logprobs: if asked for, for each token of the prompt that was read, id -> Logprob of the
     token and of the likeliest others in its place; None for the first, which nothing predicts.
@@ -91,6 +92,7 @@ class RequestOutput:
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     before: tuple[int, ...] = field(default=(), repr=False)
     wrong_grammar: bool = False
+    overloaded: bool = False
 
     @classmethod
     def refused(

@@ -32,8 +32,8 @@ _GIVEN = {"prompt", "prompt_token_ids"}
 _SALT = "cache_salt"
 _CHARACTERS = 12  # of a token, more than in almost every text
 FAR = 2
-"""How many times as many tokens as are of use the beginning of a text has, which shows that the
-text itself, whose tokens are others around the cut, has too many."""
+"""A text is too long where its beginning alone has more than this many times the tokens that are of
+use: cutting it changes the tokens around the cut, but not by so many."""
 _FORMS = (
     "a text, token ids (a list or a 1-D array of whole numbers), or a mapping with 'prompt' or "
     "'prompt_token_ids'"

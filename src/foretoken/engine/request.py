@@ -15,8 +15,8 @@ from foretoken.engine.grammars import Requested
 from foretoken.engine.logprobs import TokenTexts, entries
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
 from foretoken.engine.stats import RequestStats
-from foretoken.engine.stopping import LEAD, Criterion, StopChecker, decoded_after
-from foretoken.errors import caught
+from foretoken.engine.stopping import LEAD, Criterion, OutputText, StopChecker
+from foretoken.errors import Overloaded, caught
 from foretoken.protocols import Step
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
@@ -57,6 +57,7 @@ class Request:
         self.error: str | None = None
         self.cause: BaseException | None = None  # what a user's own code raised
         self.wrong_grammar = False  # which is the request's own mistake
+        self.overloaded = False  # by what others asked for
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         if params.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
@@ -141,6 +142,7 @@ class Request:
             self.prompt_logprobs,
             self.before,
             self.wrong_grammar,
+            self.overloaded,
         )
 
 
@@ -188,7 +190,7 @@ def longest(prompt: Seq[int], opening: Seq[int], limit: int) -> int:
 class Sample:
     """One of a request's samples: its sequence, its stopping rules, its output so far."""
 
-    __slots__ = ("_limit", "output", "request", "sequence", "stop")
+    __slots__ = ("_limit", "_text", "output", "request", "sequence", "stop")
 
     def __init__(
         self, request: Request, index: int, sequence: Sequence, stop: StopChecker, limit: int
@@ -200,6 +202,8 @@ class Sample:
         if request.params.return_drafts:
             self.output.drafts = []
         self._limit = limit
+        skip = request.params.skip_special_tokens
+        self._text = OutputText(request.tokenizer, skip, request.before)
 
     @property
     def longest(self) -> int:
@@ -228,6 +232,9 @@ class Sample:
             return
         try:
             self.sequence.params = grammar.applied(self.request.params)
+        except Overloaded:
+            self.request.overloaded = True
+            raise
         except BaseException:
             self.request.wrong_grammar = True
             raise
@@ -248,11 +255,12 @@ class Sample:
         they raise comes through, and nothing has been written then."""
         ending = self.stop.check(block)
         tokens, text = block[: ending.emitted], ending.text
-        if text is None and ending.finish_reason is not None:
+        if ending.finish_reason is None:
+            self._text.read(self.output.token_ids)
+            text = None if self.stop.tracker is None else self.stop.tracker.text
+        elif text is None:
             shown = tokens[:-1] if ending.without_last else tokens
-            text = self._decode([*self.output.token_ids, *shown])
-        elif text is None and self.stop.tracker is not None:
-            text = self.stop.tracker.text
+            text = self._text.whole(self.output.token_ids, shown)
         return Written(tokens, ending.finish_reason, ending.stop_reason, text)
 
     def emit(
@@ -283,10 +291,4 @@ class Sample:
         if self.request.grammar is not None:
             self.request.grammar.pending.leave()
         with suppress(caught()):
-            self.output.text = self._decode(self.output.token_ids) or self.output.text
-
-    def _decode(self, tokens: list[int]) -> str:
-        """The text of these tokens; "" without a tokenizer."""
-        tokenizer, before = self.request.tokenizer, self.request.before
-        skip = self.request.params.skip_special_tokens
-        return "" if tokenizer is None else decoded_after(tokenizer, before, tokens, skip)
+            self.output.text = self._text.whole(self.output.token_ids) or self.output.text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 
@@ -106,8 +106,19 @@ class AcceptanceStats:
         return [accepted / drafted for accepted, drafted in pairs]
 
 
-_COUNTS = [each.name for each in fields(AcceptanceStats) if each.default == 0]
-"""What is one number."""
+_COUNTS = (
+    "tokens",
+    "passes",
+    "drafts",
+    "drafted",
+    "accepted",
+    "strayed",
+    "accepted_prediction_tokens",
+    "rejected_prediction_tokens",
+    "prefix_cache_queries",
+    "prefix_cache_hits",
+)
+"""The totals that are one number."""
 
 
 def _sums(counts: list[int], others: list[int], sign: int) -> list[int]:

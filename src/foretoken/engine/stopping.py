@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,8 @@ Criterion = Callable[[Seq[int]], bool]
 
 _WINDOW = 8  # tokens after which it moves on, as each move decodes once more
 _INCOMPLETE = "\ufffd"  # what a decoder writes for bytes that are not yet a whole character
-_BYTES = 4  # a character has at most, and so many tokens
+_BYTES = 4  # the most bytes of a character, and so the most tokens that it is written in
+_PART = 256  # tokens whose text is looked for in one step, as everybody waits for it
 
 LEAD = 24
 """The most tokens of a prompt that its output is decoded after."""
@@ -42,6 +44,7 @@ class TextTracker:
         # The text of the window's tokens that were shown; None until it is needed, as a tokenizer
         # may raise.
         self._before: str | None = None
+        self._with_text = set[int]()  # tokens that were seen to have one
         self.text = ""
 
     def append(self, token: int) -> str:
@@ -78,9 +81,23 @@ class TextTracker:
 
     def _leave_out_textless(self, added: int) -> None:
         """Of the last tokens those without a text, as special ones that are skipped: each later
-        token would decode them again. A space has none at the beginning of a text, but two have."""
+        token would decode them again."""
         first = len(self._ids) - added
-        self._ids[first:] = [t for t in self._ids[first:] if self._decode([t, t])]
+        textless = {token for token in set(self._ids[first:]) if not self._has_text(token)}
+        self._ids[first:] = [token for token in self._ids[first:] if token not in textless]
+
+    def _has_text(self, token: int) -> bool:
+        """A space has none at the beginning of a text, but two have. Some tokenizers drop white
+        space at a text's end, too: it is looked for between tokens that were shown."""
+        if token in self._with_text:
+            return True
+        shown = self._ids[self._window : self._shown]
+        found = bool(self._decode([token] * 2))
+        if not found and shown:
+            found = self._decode([*shown, token] * 2) != self._decode(shown * 2)
+        if found:
+            self._with_text.add(token)
+        return found
 
     def _certain_of_broken(self, new: str) -> str:
         """Of more bytes than a character has only the last may still become one. The middle of so
@@ -92,8 +109,13 @@ class TextTracker:
         self.text += new[:-1]
         return new[:-1]
 
-    def finish(self) -> str:
-        """The text, an incomplete character included."""
+    def finish(self, more: Seq[int] = ()) -> str:
+        """The text, an incomplete character included, with `more` tokens, which aren't added."""
+        if more:
+            ahead = copy(self)
+            ahead._ids = list(self._ids)
+            ahead.extend(more)
+            return ahead.finish()
         waits = self._shown < len(self._ids)
         return self.text + (self._new(self._decode(self._recent())) if waits else "")
 
@@ -137,6 +159,33 @@ def decoded_after(
     tracker = TextTracker(tokenizer, skip_special_tokens, before)
     tracker.extend(ids)
     return tracker.finish()
+
+
+class OutputText:
+    """The text of an output, asked for at its end. Broken bytes are decoded token by token, which
+    for all of a long output would hold up everybody: it is read in parts, as it grows."""
+
+    def __init__(self, tokenizer: Any, skip_special_tokens: bool, before: Seq[int]) -> None:
+        """tokenizer: None where there is none. before: see `TextTracker`."""
+        self._tokenizer, self._skip, self._before = tokenizer, skip_special_tokens, before
+        self._tracker = TextTracker(tokenizer, skip_special_tokens, before)
+        self._read = 0
+
+    def read(self, output: list[int], part: int = _PART) -> None:
+        """Read on in the output so far, where at least a `part` of it is new."""
+        if self._tokenizer is not None and len(output) >= self._read + part:
+            self._tracker.extend(output[self._read :])
+            self._read = len(output)
+
+    def whole(self, output: list[int], last: Seq[int] = ()) -> str:
+        """The text of the output and the last tokens after it, which aren't kept; "" without a
+        tokenizer."""
+        if self._tokenizer is None:
+            return ""
+        self.read(output, 1)
+        if _INCOMPLETE in self._tracker.text:
+            return self._tracker.finish(last)
+        return decoded_after(self._tokenizer, self._before, [*output, *last], self._skip)
 
 
 def _lead(tokenizer: Any, before: Seq[int], skip: bool) -> tuple[list[int], str]:

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Protocol
 
-from foretoken.errors import ForetokenError, caught, unknown
+from foretoken.errors import ForetokenError, Overloaded, caught, unknown
 from foretoken.grammar.constraint import Matcher
 from foretoken.grammar.guidance import Guidance
 from foretoken.grammar.params import StructuredOutputsParams
@@ -130,7 +130,8 @@ class Pending:
             self._order.leave()
 
     def result(self) -> Start:
-        """Raises `ForetokenError` for a grammar that can't be compiled, or not in time."""
+        """Raises `ForetokenError` for a grammar that can't be compiled, or not in time, and
+        `Overloaded` where others keep it from being."""
         if self._order.compiled.done():
             return self._order.compiled.result()
         if not self._order.late(self._seconds):
@@ -141,8 +142,8 @@ class Pending:
         )
 
 
-def _all_lost(seconds: float) -> ForetokenError:
-    return ForetokenError(
+def _all_lost(seconds: float) -> Overloaded:
+    return Overloaded(
         f"{MOST_THREADS} grammars of structured_outputs have been compiled for more than "
         f"{seconds:g} s each and don't come to an end, so no other is begun; use simpler ones, and "
         "make the LLM anew."
@@ -166,7 +167,7 @@ class Compiler:
 
     def compile(self, form: StructuredOutputsParams) -> Pending:
         """Begin to compile, or take what is there. Raises `ForetokenError` for a schema that is no
-        JSON, and where too many grammars don't come to an end."""
+        JSON, and `Overloaded` where too many grammars don't come to an end."""
         order = self._known.get(form.key)
         ready = order is not None and order.compiled.done() and not order.failed
         if not ready and not self._staff():

@@ -53,10 +53,7 @@ class Folded:
 
 
 def fold(
-    logits: Tensor,
-    sequences: Seq[Sequence],
-    contexts: Contexts,
-    counts: Seq[int] | None = None,
+    logits: Tensor, sequences: Seq[Sequence], contexts: Contexts, counts: Seq[int] | None = None
 ) -> Folded:
     """Turn raw logits [B, M, V] into the distribution each sequence samples from, place by place.
 

@@ -49,8 +49,8 @@ class SamplingParams:
             called for drafted tokens too, and must depend on nothing else.
         logits_processor_factories: callables without arguments that each make a processor for every
             sample, which may keep a state: it is called once for each token of a text, in order,
-            and copied (copy.deepcopy) where drafts branch, or, if it is a function, made anew and
-            called for all of the text. Its state must not depend on the scores.
+            and copied (copy.deepcopy) where drafts branch, or, if it is a closure, made anew and
+            called for all of the text. Its state must not depend on the scores, nor be global.
         seed: makes the request repeatable; None, or -1, takes a new one from the system.
         stop: the text ends before the first of these strings.
         include_stop_str_in_output: keep the stop string in the text.
@@ -65,8 +65,8 @@ class SamplingParams:
         prediction: a text or token ids that the output is likely to be, with a few changes (as in
             OpenAI's Predicted Outputs). It is drafted for this request, whatever the method, whose
             rule must be exact, and changes neither a greedy text nor a distribution.
-        cache_salt: only requests of the same salt go on from each other's cached prompts. Drafts
-            for one with a salt are made from its own text alone.
+        cache_salt: only requests of the same salt go on from each other's cached prompts, and
+            nothing that others wrote is copied into the drafts for one with a salt.
         structured_outputs: what the text must be: `StructuredOutputsParams`, or a mapping with its
             names; inside an engine a compiled grammar.
         max_draft_tokens: the most tokens drafted for a sample in a step, beside the method's own

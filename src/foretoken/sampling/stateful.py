@@ -5,13 +5,16 @@ needs is a copy of the one that was called at the place before it, so each path 
 the calls that plain decoding would have made, whatever was drafted and rejected before. Where
 nobody has been (a sequence that started again), the calls are made up for, with scores of zeros.
 
-A function that remembers by what it closes over can't be copied. One path goes on with it, and for
-the others the factory makes new ones.
+A function that remembers by what it closes over, or in its default arguments, can't be copied. One
+path goes on with it, and for the others the factory makes new ones. A function with neither serves
+all paths: it has nothing to remember in but global names, which no copy would part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from types import FunctionType
 
 import torch
 from torch import Tensor
@@ -27,12 +30,17 @@ _REMEDY = "give its class __deepcopy__, or keep outside of it what can't be copi
 
 
 class Branching:
-    """One processor of one sequence, itself a `LogitsProcessor`."""
+    """One processor of one sequence, itself a `LogitsProcessor`.
 
-    def __init__(self, sequence: Sequence, number: int) -> None:
-        self._make = sequence.params.logits_processor_factories[number]
-        self._prompt_length = sequence.prompt_length
-        self._called: dict[Text, LogitsProcessor] = {}  # as it is after its call there
+    A copy, for a copy of the sequence, shares what is held: a function that one of them goes on
+    with is gone for the other, too.
+    """
+
+    def __init__(self, make: Callable[[], LogitsProcessor], prompt_length: int) -> None:
+        self._make = make
+        self._prompt_length = prompt_length
+        # As it is after its call there, held in a list that is empty once it has moved on.
+        self._called: dict[Text, list[LogitsProcessor]] = {}
 
     def forget(self, output: Text) -> None:
         """Drop what belongs to shorter texts, and to drafts that were rejected."""
@@ -42,35 +50,37 @@ class Branching:
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         text = tuple(input_ids[0, self._prompt_length :].tolist())
-        self._called[text] = process = self._before(text, input_ids, scores)
-        return process(input_ids, scores)
+        self._called[text] = held = [self._before(text, input_ids, scores)]
+        return held[0](input_ids, scores)
 
     def _before(self, text: Text, input_ids: Tensor, scores: Tensor) -> LogitsProcessor:
         """The processor as it is before its call at this text."""
-        known = next((n for n in range(len(text) - 1, -1, -1) if text[:n] in self._called), -1)
-        process = self._make() if known < 0 else self._after(text[:known])
+        known = next((n for n in range(len(text) - 1, -1, -1) if self._called.get(text[:n])), -1)
+        process = self._make() if known < 0 else _going_on(self._called[text[:known]])
         for length in range(known + 1, len(text)):
             process(input_ids[:, : self._prompt_length + length], torch.zeros_like(scores))
         return process
 
-    def _after(self, text: Text) -> LogitsProcessor:
-        """The processor that was called at this text, to go on from there, as others may too."""
-        process = self._called[text]
-        try:
-            copied = deepcopy(process)
-        except Exception as error:
-            told = described("copy.deepcopy of a logits processor", error)
-            raise ForetokenError(f"{told}; {_REMEDY}.") from error
-        if copied is process:  # as of every function: what it remembers moves on with it
-            del self._called[text]
-        return copied
+
+def _going_on(held: list[LogitsProcessor]) -> LogitsProcessor:
+    """A processor that was called at a text, to go on from there, as others may too."""
+    match held[0]:
+        case FunctionType(__closure__=None, __defaults__=None, __kwdefaults__=None) as bare:
+            return bare  # it has no state of its own
+    try:
+        copied = deepcopy(held[0])
+    except Exception as error:
+        told = described("copy.deepcopy of a logits processor", error)
+        raise ForetokenError(f"{told}; {_REMEDY}.") from error
+    if copied is held[0]:  # as of every function: what it remembers moves on with it
+        held.clear()
+    return copied
 
 
 def stateful(sequence: Sequence) -> list[LogitsProcessor]:
     """The processors that a sequence's factories make, for a pass over it."""
-    count = len(sequence.params.logits_processor_factories)
-    sequence.processors = sequence.processors or [Branching(sequence, n) for n in range(count)]
-    output = tuple(sequence.output) if count else ()
+    factories, start = sequence.params.logits_processor_factories, sequence.prompt_length
+    sequence.processors = sequence.processors or [Branching(make, start) for make in factories]
     for processor in sequence.processors:
-        processor.forget(output)
+        processor.forget(tuple(sequence.output))
     return sequence.processors

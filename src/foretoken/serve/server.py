@@ -151,7 +151,9 @@ class Answering:
 
 def checked(output: RequestOutput) -> RequestOutput:
     """The output. Raises `ApiError` where it ended by an error, or was cut off. A grammar that
-    doesn't compile is the body's mistake; other errors are the engine's."""
+    doesn't compile is the body's mistake; other errors are the engine's, or pass."""
+    if output.error is not None and output.overloaded:
+        raise ApiError(503, output.error, headers=RETRY)
     if output.error is not None:
         raise ApiError(400, output.error) if output.wrong_grammar else failed(output.error)
     if any(sample.finish_reason == "cancelled" for sample in output.outputs):

@@ -3,9 +3,9 @@
 Weights are made without memory (torch's meta device). Memory is what a process has at its peak:
 the target's weights, the drafter's with gradients and the optimiser's numbers, and of one batch the
 states that the drafter reads, a layer of the target's pass, and what the drafter's steps keep for
-their gradients. Allocators and libraries take something on top, and on a GPU logits and scores that
-exist at a time, each tensor up to a 64th of its memory. Where the drafter is shared out (`shards`),
-the process is the first, which has whole weights beside its part; where the target is
+their gradients. Allocators and libraries take something on top, and on a GPU logits, masks and
+scores that exist at a time, each tensor up to a 64th of its memory. Where the drafter is shared out
+(`shards`), the process is the first, which has whole weights beside its part; where the target is
 (`shared_target`), it has a part of each layer and the layers that a pass gathers.
 """
 

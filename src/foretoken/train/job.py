@@ -59,11 +59,14 @@ class Job:
         method: a trainable drafter's, or "medusa2", which leaves a new target in `out`/target and
             its heads in `out`/heads.
         target: folder, hub id or bundled name.
+        conversations: the prompts, or the texts, to learn from.
+        recipe: shape, objective, steps and what else decides how it learns.
         out: the folder for checkpoint and card.
         source: "target" (what it writes to the prompts), "fixed" (the file's own texts), "drafter"
             (what a small model writes itself while it learns), or several with "+" between them.
         after: checkpoints of small models that this one is to be served together with; it learns
             what they miss.
+        seed: of the drafter's first weights, of the order of texts, and of all that is drawn.
         every: seconds between two states to resume from, which are kept in `out` too.
         keep_every: steps between two checkpoints that stay, in `out`/checkpoints.
         log_with: "tensorboard" or "wandb", beside `out`/metrics.jsonl.
@@ -74,6 +77,8 @@ class Job:
         states: a folder for the target's states along the texts, which are then computed once.
         show: progress bars.
         report: called after each step.
+        dtype: of the target's weights; "auto" is the checkpoint's own, and float32 on a CPU.
+        device: "auto" is a GPU where there is one.
         precision: of the products, one of `PRECISIONS`.
         trust_remote_code: whether code that comes with the target may run.
     """

@@ -267,7 +267,7 @@ def _attend_after(
     """`Attend` for blocks of this size, whose keys and values come after the text's `past` ones;
     `mask` has their roots for places."""
     own = [x.unflatten(1, (-1, size)) for x in (q, k, v)]
-    numbers = 2 * len(q) * size * past[0].shape[1]  # blocks of a part are about as many as its text
+    numbers = len(q) * size * (past[0].shape[1] + q.shape[1])
     return in_parts(partial(_attend_blocks, causal), mask, own, past, numbers)
 
 

@@ -23,6 +23,7 @@ from foretoken.trainable.lesson import numbers_at_once
 
 _NUMBERS = 10**6  # of a mask, or of scores, that exist at once on a CPU: 4 MB in float32
 _QUERIES = 400  # of all rows and heads together that exist at once, at least: each part reads keys
+_PLACES = 16  # that attend at a time, at least, however many rows and heads there are
 _KEPT = 2**24  # numbers that a GPU keeps for the gradients: 64 MiB in float32
 
 Mask = Callable[[slice], Tensor]
@@ -50,7 +51,7 @@ def in_parts(
     places of `own` [B, T, …] and those of the keys that it sees, joined. numbers: how many it
     computes for one place and all keys."""
     places = own[0].shape[1]
-    few = max(_NUMBERS, _QUERIES * keys[0].shape[1])
+    few = max(_NUMBERS, _QUERIES * keys[0].shape[1], _PLACES * numbers)
     if places * numbers <= (_KEPT if own[0].is_cuda else 2 * few):  # two parts save nothing
         return some(mask(slice(0, places)), *own, *keys)
 

@@ -112,7 +112,14 @@ def test_scales_under_another_name_than_transformers_reads(tmp_path: Path) -> No
     refused(quantised(tmp_path, FP8, "weight_scale"), r"proj\.weight_scale', by which transformers")
     report = {"missing_keys": (), "mismatched_keys": ()}
     unread = {"vision.a.weight", "vision.a.weight_scale", "model.layers.0.self_attn.k_scale"}
-    check_report(tmp_path, LlamaConfig(num_hidden_layers=2), report | {"unexpected_keys": unread})
+
+    def check(*more: str) -> None:
+        names = report | {"unexpected_keys": {*unread, *more}}
+        check_report(tmp_path, LlamaConfig(num_hidden_layers=2), names, {"lm_head.weight"})
+
+    check("projector.scale", "vision.a.scale")
+    with pytest.raises(ForetokenError, match=r"lm_head\.scale', by which transformers"):
+        check("lm_head.scale")
 
 
 def test_a_model_without_safetensors_is_bounded_by_its_files(tmp_path: Path) -> None:

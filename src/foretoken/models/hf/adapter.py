@@ -105,7 +105,7 @@ def load(
             f"transformers can't load {folder} ({one_line(error)}); check that it is a complete "
             "causal language model and fetch it again if a file is missing or truncated."
         ) from error
-    check_report(folder, config, report)
+    check_report(folder, config, report, dict(model.named_parameters()))
     if gguf.is_named(folder) and (ends := sorted(gguf.ends_of(folder))):
         model.generation_config.eos_token_id = ends  # transformers reads one of them
     spread(model)

@@ -87,9 +87,12 @@ def _held(folder: Path) -> tuple[int, str]:
     return sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind)), "bytes"
 
 
-def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
-    """Raises `ForetokenError` for what transformers found missing or left out."""
-    _check_scales(folder, report["unexpected_keys"])
+def check_report(
+    folder: Path, config: Any, report: Mapping[str, Any], weights: Collection[str]
+) -> None:
+    """Raises `ForetokenError` for what transformers found missing or left out. weights: the names
+    of the model's own."""
+    _check_scales(folder, report["unexpected_keys"], weights)
     if missing := sorted(report["missing_keys"]):
         raise ForetokenError(
             f"{folder} has no tensor {missing[0]!r} ({len(missing)} missing in all), which its "
@@ -103,13 +106,15 @@ def check_report(folder: Path, config: Any, report: Mapping[str, Any]) -> None:
     check_layers(report["unexpected_keys"], text.num_hidden_layers, ahead)
 
 
-def _check_scales(folder: Path, unread: Collection[str]) -> None:
+def _check_scales(folder: Path, unread: Collection[str], read: Collection[str]) -> None:
     """Raises `ForetokenError` where weights are read and what they are to be multiplied by isn't:
-    AutoFP8's files name their method as others do whose scales have other names."""
+    AutoFP8's files name their method as others do whose scales have other names. A `scale` may also
+    be a weight of its own, of a part that isn't read."""
     for name in sorted(unread):
         module, _, part = name.rpartition(".")
-        scales = part.startswith("weight_scale") or part in ("scale", "scales")
-        if scales and f"{module}.weight" not in unread:
+        weight = f"{module}.weight"
+        bare = part in ("scale", "scales") and weight in read
+        if (bare or part.startswith("weight_scale")) and weight not in unread:
             raise ForetokenError(
                 f"{folder} has {shown(name)}, by which transformers doesn't multiply the weights "
                 "that it is of; use the model in another format, or one that isn't quantised."
