@@ -7,5 +7,5 @@ from foretoken.sampling.sequence import Sequence
 
 def shares(sequence: Sequence) -> bool:
     """Whether what a request writes may be drafted for others, and what they wrote for it. One with
-    a `cache_salt` is kept apart: drafts may be told (`return_drafts`), and else their speed is."""
+    a `cache_salt` is kept apart: drafts, and the speed that they give, show what others wrote."""
     return sequence.params.cache_salt is None
