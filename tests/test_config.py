@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from case_names import case_name
 from foretoken import LLM, METHODS, ForetokenError, SamplingParams
 from foretoken.config import (
+    BuiltMethod,
     MethodName,
     build,
     needs_of,
@@ -506,3 +508,11 @@ def test_a_parts_own_option_wins_by_any_name(pair: Pair) -> None:
         small_tree = {"method": "pld+sequoia", "model": pair.draft, **given}
         lookup, tree = build(small_tree).drafter.drafters  # type: ignore[attr-defined]
         assert (lookup.nodes, tree.tree_nodes) == (4, 30)
+
+
+def test_levels_of_a_drafter_and_of_what_wraps_the_target() -> None:
+    """Both are needed."""
+    drafter: Any = SimpleNamespace(wants=SimpleNamespace(levels="ac"))
+    wrapper: Any = SimpleNamespace(levels="ae")
+    assert BuiltMethod(drafter, TargetOnly(), "it").levels == {*"ac"}
+    assert BuiltMethod(drafter, TargetOnly(), "it", wrapper).levels == {*"ace"}

@@ -18,6 +18,7 @@ from foretoken.draws import (
     KeyedDraws,
     Purpose,
     _spread,
+    draft_index,
     inverse_cdf,
     mix,
     stream_key,
@@ -144,6 +145,13 @@ def test_never_an_impossible_token(weights: list[float], uniform: float) -> None
         assert (
             distribution[inverse_cdf(distribution, torch.tensor(uniform, dtype=torch.float64))] > 0
         )
+
+
+def test_no_two_draws_of_a_draft_have_one_number() -> None:
+    """However deep it is, and however many siblings there are."""
+    depths = (0, 1, 7, 8, 15, 16, 17, 255, 256, 4095)
+    places = list(itertools.product(depths, (0, 1, 2, 300)))
+    assert len({draft_index(*place) for place in places}) == len(places)
 
 
 def test_inverse_cdf_draws_the_distribution() -> None:

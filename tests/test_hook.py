@@ -740,6 +740,34 @@ def test_the_model_may_change_between_calls(model: Any) -> None:
         assert got.tolist() == other.generate(**inputs, max_new_tokens=12).tolist()
 
 
+def test_a_streamer_that_fails_is_ended(model: Any) -> None:
+    """As it is by a plain `generate`'s caller, who sees the error."""
+
+    class Failing:
+        ended = False
+
+        def put(self, value: Tensor) -> None:
+            if value.dim() == 1:  # new tokens
+                raise RuntimeError("no more room")
+
+        def end(self) -> None:
+            self.ended = True
+
+    streamer = Failing()
+    with pytest.raises(RuntimeError, match="no more room"):
+        model.generate(**INPUTS, max_new_tokens=4, custom_generate=assisted(streamer=streamer))
+    assert streamer.ended
+
+
+def test_an_attention_that_came_later_is_looked_at() -> None:
+    """One that takes no tree's mask is refused, though the model was served before."""
+    hook, model = assisted(), llama(4)
+    assert hook._wrap(model) is hook._wrap(model)
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ForetokenError, match="takes no tree's mask"):
+        hook._wrap(model)
+
+
 def test_training_mode_is_kept(models: dict[str, Any]) -> None:
     """A model in training mode decodes without dropout and stays in training mode."""
     model = models["gpt2"]

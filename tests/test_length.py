@@ -218,6 +218,23 @@ def test_wrong_options_are_said(options: dict[str, Any], said: str) -> None:
         build({"method": "sps", "model": "folder", **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weight": 0.0}, "weight is 0.0; it must be above 0"),
+        ({"weight": float("inf")}, "weight is inf"),
+        ({"weight": float("nan")}, "weight is nan"),
+        ({"rate": 1.5}, "rate is 1.5; it must be from 0 to 1"),
+        ({"decay": -0.1}, "decay is -0.1; it must be from 0 to 1"),
+    ],
+    ids=str,
+)
+def test_an_expectation_of_nothing(options: dict[str, float], said: str) -> None:
+    """What no acceptance rate can be counted by."""
+    with pytest.raises(ForetokenError, match=f"^{said}"):
+        ExpectedGain(4, **options)
+
+
 # --- in the small model's drafts ---
 
 
@@ -507,3 +524,13 @@ def test_length_rules() -> None:
         wanted.append(heuristic.limit(one))
     assert wanted == [4, 3, 2, 2, 1, 1, 3]
     assert heuristic.limit(other) == 2
+
+
+@pytest.mark.parametrize(("start", "most"), [(2, 64), (63, 64), (100, 100)])
+def test_the_heuristic_grows_to_a_bound(start: int, most: int) -> None:
+    """64 tokens, or what it starts from if that is more."""
+    rule, one = schedule("heuristic", start), sequence()
+    for _ in range(40):
+        now = rule.limit(one)
+        rule.observe(one, now, now)
+    assert rule.limit(one) == rule.most == most

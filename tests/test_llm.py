@@ -7,6 +7,8 @@ import json
 import pickle
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -491,3 +493,22 @@ def test_scores(pair: Pair, config: dict[str, Any] | None) -> None:
         logits = [logits_after(pair.target, prompt + text[:i]) for i in range(len(text))]
         expected = [float(x.log_softmax(-1)[token]) for x, token in zip(logits, text, strict=True)]
         assert scores == pytest.approx(expected, abs=1e-9)
+
+
+def test_an_interrupted_call_leaves_nothing_running(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here as its first text has ended, of which the other one is far."""
+
+    @contextmanager
+    def interrupted(*_: Any) -> Iterator[Any]:
+        def advance() -> None:
+            raise KeyboardInterrupt
+
+        yield advance
+
+    monkeypatch.setattr("foretoken.llm.track", interrupted)
+    llm = LLM(pair.target, eos_ids=())
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[1], [2]], [SamplingParams(max_tokens=many) for many in (1, 200)])
+    assert not llm.worker.call(lambda engine: engine.busy)

@@ -11,7 +11,7 @@ TOP_LEVEL = {
     "__init__", "__main__", "errors", "progress", "machine", "files", "repetition", "logs", "draws",
     "tree", "protocols", "access", "step", "length", "registry", "tuned", "speculative_config",
     "methods", "config", "llm", "async_llm", "hook", "certify", "recommender", "spellings",
-    "ray_cluster",
+    "ray_cluster", "deep_copy",
 }  # fmt: skip
 
 

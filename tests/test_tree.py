@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from foretoken.draws import GreedyDraws
 from foretoken.protocols import Scores
-from foretoken.tree import DraftTree, Kind, chains, empty
+from foretoken.tree import DraftTree, Kind, ResumePoint, chains, empty
 from foretoken.trees.from_lists import from_paths
 from foretoken.verify.target_only import TargetOnly
 
@@ -95,6 +95,21 @@ def test_the_amateurs_logits_follow_the_slots() -> None:
     assert batch.amateur_logits is logits
 
 
+def test_states_to_resume_from_follow_the_slots() -> None:
+    """Those of the root stay, too, where nothing is drafted."""
+    batch = chains([[1, 2, 3], [6]], CPU)
+    tokens, states = torch.arange(8).view(2, 4), torch.randn(2, 4, 5)
+    batch.resume = ResumePoint(1, tokens, states, 0)
+    for found, rows, slots in (
+        (batch.take([1]), [1], 4),
+        (batch.trim([2, 1]), [0, 1], 3),
+        (batch.trim([0, 0]), [0, 1], 1),
+    ):
+        assert found.resume is not None
+        assert found.resume.tokens.equal(tokens[rows, :slots])
+        assert found.resume.states.equal(states[rows, :slots])
+
+
 def test_chains_are_trees() -> None:
     """A chain's mask, depths and contexts are those of the tree that says its parents."""
     drafts = [[3, 1, 2], [], [0]]
@@ -154,3 +169,16 @@ def test_longest_matching_path(
         ]
         assert kept in alive and len(kept) == max(map(len, alive))
         assert token[b] == said[b, kept[-1] if kept else 0]
+
+
+def test_what_is_offered() -> None:
+    """How many nodes may be accepted, and the deepest of them: no auxiliary ones, nor padding."""
+    assert chains([[1, 2], [3]], CPU).offered == [(2, 2), (1, 1)]
+    assert empty(1, CPU).offered == [(0, 0)]
+    tokens = torch.zeros(1, 3, dtype=torch.long)
+    assert DraftTree(tokens, [3], kind=Kind.AUXILIARY).offered == [(0, 0)]
+    kinds = torch.tensor([[Kind.CHOSEN, Kind.AUXILIARY, Kind.AUXILIARY]]).to(torch.int8)
+    assert DraftTree(tokens, [3], kinds=kinds).offered == [(1, 1)]
+    parents = torch.tensor([[0, 0, 2]])
+    assert DraftTree(tokens, [3], parents, kinds).offered == [(1, 1)]
+    assert DraftTree(tokens, [3], parents).offered == [(3, 2)]

@@ -17,8 +17,6 @@ from foretoken.testing import related
 from foretoken.trainable.checkpoint import Facts
 from hostile_inputs.stand import VOCAB, Stand
 
-LOSSLESS = [row.name for row in METHODS.values() if row.lossless]
-
 
 def needed(stand: Stand, method: str) -> dict[str, Any]:
     """The options without which a method can't be built."""

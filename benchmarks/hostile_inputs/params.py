@@ -44,7 +44,6 @@ _ALSO = {
 }
 """Other words for fields."""
 FLAGS = {"include_stop_str_in_output", "ignore_eos", "skip_special_tokens", "return_drafts"}
-CAN_BE_LARGE = ("max_tokens", "seed", "timeout", "top_k", "temperature", "repetition_penalty")
 MORE: dict[str, list[Any]] = {
     "n": [0, 10**9, 257],
     "logprobs": [9000, VOCAB, VOCAB + 1, -1],

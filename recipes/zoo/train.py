@@ -26,7 +26,6 @@ from workers import Loss, device_type, workers
 from foretoken.files import replacing
 from foretoken.train.muon import Muon
 
-AVERAGE = 0.995  # of the running mean of weights that part-way exports are made from
 LONGEST_STEP = 10.0  # seconds that one step may count: it may have been suspended meanwhile
 
 
@@ -61,7 +60,6 @@ class Run:
     total: float = 0.0  # minutes in all
     tokens: int = 0
     batches: int = 0
-    average: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     states: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
     def save(self, path: Path) -> None:
@@ -78,22 +76,6 @@ class Run:
         model = Llama(Config(**state.pop("config")))
         model.load_state_dict(state.pop("weights"))
         return Run(model, **state)
-
-    def follow(self) -> None:
-        """Move the running mean of the weights on by one step."""
-        weights = self.model.state_dict()
-        if not self.average:
-            self.average = {k: v.detach().clone() for k, v in weights.items()}
-        for name, value in weights.items():
-            # A run that is resumed begins on the CPU, and its model goes to the GPU alone.
-            self.average[name] = self.average[name].to(value.device).lerp_(value, 1 - AVERAGE)
-
-
-def export_average(run: Run, folder: Path) -> None:
-    """The running mean of the weights, as a Hugging Face folder: for use part way."""
-    model = Llama(run.model.config)
-    model.load_state_dict(run.average or run.model.state_dict())
-    save_hf(model, folder)
 
 
 def cross_entropy(model: Llama) -> Loss:
@@ -142,7 +124,6 @@ def run_stage(run: Run, stage: Stage, sampler: Sampler, path: Path, every: float
         for opt in opts:
             opt.step()
             opt.zero_grad(set_to_none=True)
-        run.follow()
         used, clock = min(time.time() - clock, LONGEST_STEP) / 60, time.time()
         run.spent, run.total = run.spent + used, run.total + used
         run.tokens, run.batches = run.tokens + stage.rows * stage.length, run.batches + 1
@@ -172,7 +153,7 @@ def main() -> None:
     while run.stage < len(stages):
         stage = stages[run.stage]
         if run.model.config != stage.config:
-            run.model, run.average, run.states = grow(run.model.cpu(), stage.config), {}, []
+            run.model, run.states = grow(run.model.cpu(), stage.config), []
         # Another seed for every start: what was drawn before a kill isn't drawn again.
         seed = 100_000 * run.stage + run.batches
         sampler = Sampler(data, MIXES[stage.mix], stage.length, seed)

@@ -116,11 +116,6 @@ def assisted(
         ids = model.generate(**inputs, max_new_tokens=64, custom_generate=hook)
         print(hook.stats.mean_acceptance_length)
     """
-    if speculative_config is not None and not isinstance(speculative_config, Mapping):
-        raise ForetokenError(
-            f"speculative_config is {shown(speculative_config)}; give a mapping, e.g. "
-            '{"method": "pld"}.'
-        )
     if streamer is not None and not isinstance(streamer, Streamer):
         raise ForetokenError(
             f"streamer is {shown(streamer)}; give one as transformers has them, with put and end."
@@ -133,7 +128,28 @@ def assisted(
         "prompt_lookup_num_tokens": prompt_lookup_num_tokens,
     }
     given = {key: value for key, value in given.items() if value is not None}
-    config = resolve_tuned({**(speculative_config or {}), **options, **given})
+    config = _of_method(speculative_config, {**options, **given})
+    if tokenizer is not None:
+        tokenizer = tokenizer_of(tokenizer, None, False)
+    if stop_strings and tokenizer is None:
+        raise ForetokenError("stop_strings need a tokenizer; pass assisted(tokenizer=…) as well.")
+    strings = [tf.StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []
+    if isinstance(structured_outputs, Mapping):
+        structured_outputs = structured(structured_outputs)
+    if structured_outputs is not None and tokenizer is None:
+        raise ForetokenError("structured_outputs need a tokenizer; pass assisted(tokenizer=…) too.")
+    return Assisted(config, streamer, strings, tokenizer, structured_outputs)
+
+
+def _of_method(speculative_config: AnyConfig | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The method and its options, which win over `speculative_config`'s, by their names here.
+    Raises `ForetokenError` for what can't be served."""
+    if speculative_config is not None and not isinstance(speculative_config, Mapping):
+        raise ForetokenError(
+            f"speculative_config is {shown(speculative_config)}; give a mapping, e.g. "
+            '{"method": "pld"}.'
+        )
+    config = resolve_tuned({**(speculative_config or {}), **options})
     models = [
         key
         for key, value in config.items()  # but for a part's options
@@ -152,18 +168,9 @@ def assisted(
     build(config)  # an unknown name, or two of one option, fails here, not at the first call
     for key in models:
         config["model"] = config.pop(key)
-    if prompt_lookup_num_tokens is not None:
+    if "prompt_lookup_num_tokens" in options:
         config[_LENGTH] = config.pop("prompt_lookup_num_tokens")
-    if tokenizer is not None:
-        tokenizer = tokenizer_of(tokenizer, None, False)
-    if stop_strings and tokenizer is None:
-        raise ForetokenError("stop_strings need a tokenizer; pass assisted(tokenizer=…) as well.")
-    strings = [tf.StopStringCriteria(tokenizer, stop_strings)] if stop_strings else []
-    if isinstance(structured_outputs, Mapping):
-        structured_outputs = structured(structured_outputs)
-    if structured_outputs is not None and tokenizer is None:
-        raise ForetokenError("structured_outputs need a tokenizer; pass assisted(tokenizer=…) too.")
-    return Assisted(config, streamer, strings, tokenizer, structured_outputs)
+    return config
 
 
 class Assisted:

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from time import perf_counter
 from typing import TypeVar
 
-from foretoken.errors import ForetokenError
+from foretoken.errors.extras import missing
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ _EVERY = 30.0  # seconds between two lines
 def check_installed() -> None:
     """Raises `ForetokenError` where what draws the bars is not installed."""
     if find_spec("rich") is None:
-        raise ForetokenError("A progress bar needs rich; pip install 'foretoken[cli]'.")
+        raise missing("rich", "cli", "A progress bar needs")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 
 _CONNECT = 5.0  # seconds until a cluster counts as out of reach
 
@@ -21,12 +22,7 @@ def cluster(address: str | None = None) -> Iterator[None]:
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report that it is used
     os.environ.setdefault("RAY_worker_niceness", "0")  # it would run workers after all else
-    try:
-        import ray
-    except ImportError as error:
-        raise ForetokenError(
-            "A cluster needs Ray; install it with: pip install 'foretoken[ray]'."
-        ) from error
+    ray = imported("ray", "ray", "A cluster needs")
     if address is not None:
         _check_reachable(address)
     options: dict[str, Any] = {} if address else {"include_dashboard": False}

@@ -13,6 +13,7 @@ from edits import ASKED, FILE, scripted
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.apps.edit import _bounded, _cut, _fence, edit, messages
 from foretoken.testing import ByteTokenizer, native, tiny_transformers
+from seq2seq_models import native_of, tiny
 
 CHANGED = FILE.replace("f(", "area(")
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
@@ -231,9 +232,18 @@ def test_a_cache_that_is_small(random: LLM) -> None:
 
 
 def test_models_that_take_no_instructions() -> None:
-    """One without a chat template."""
+    """One without a chat template, and one that reads sources."""
     tokenizer = ByteTokenizer(97)
     tokenizer.chat_template = None
     llm = LLM(native(tiny_transformers(97)), tokenizer=tokenizer)
     with llm, pytest.raises(ForetokenError, match="template"):
         edit(llm, "a\n", "b")
+    llm = LLM(native_of(tiny("t5")), tokenizer=ByteTokenizer(61))
+    with llm, pytest.raises(ForetokenError, match="takes no instructions"):
+        edit(llm, "a\n", "b")
+
+
+def test_a_file_that_begins_with_a_fence_keeps_it() -> None:
+    """Where the answer is bare, its first fence is the file's own."""
+    assert _cut("```\nb\n```", "```\na\n```\n", "````") == ("```\nb\n```\n", True)
+    assert _cut("```\nb\n```", "a\n", "````") == ("b\n", True)

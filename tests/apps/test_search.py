@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from foretoken.apps import search
 from foretoken.apps.search import contenders, products
 
 
@@ -30,3 +32,11 @@ def test_products() -> None:
     for some in (queries[:1], queries[:3], queries):
         found = np.stack(list(products(vectors, some)))
         np.testing.assert_allclose(found, exact[: len(some)], atol=1e-4)
+
+
+def test_products_of_several_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each vector's product stands at its own place, also in the last block, which is shorter."""
+    monkeypatch.setattr(search, "_BLOCK", 64)
+    vectors = np.arange(300, dtype=np.float32).reshape(150, 2)
+    [found] = products(vectors, np.array([[0.0, 1.0]], np.float32))
+    assert found.tolist() == vectors[:, 1].tolist()

@@ -134,12 +134,15 @@ def test_draft_models_move() -> None:
     }
 
 
-@pytest.mark.parametrize("given", [{"repeats": 2}, {"batch_sizes": (1, 2)}, {}])
+@pytest.mark.parametrize(
+    "given", [{"repeats": 2}, {"batch_sizes": (1, 2)}, {"temperatures": (0.0, 1.0)}]
+)
 def test_warm_drafters_see_a_prompt_once(given: dict[str, Any]) -> None:
     """More than one setting would measure them on what they have learned."""
+    once: Any = {"model": "m", "name": "m", "methods": {}, "warm": True, "temperatures": (1.0,)}
     with pytest.raises(ForetokenError, match="just learned"):
-        Plan(model="m", name="m", methods={}, warm=True, **given)
-    Plan(model="m", name="m", methods={}, warm=True, temperatures=(1.0,))
+        Plan(**{**once, **given})
+    Plan(**once)
 
 
 def test_seeds_of_odd_ids() -> None:

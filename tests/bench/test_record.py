@@ -33,6 +33,14 @@ def test_an_old_line_still_parses() -> None:
     assert old.decodings == [old.decoding] and old.engine_steps == old.passes
 
 
+def test_lines_are_told_apart() -> None:
+    """By each setting, and by each turn of a prompt."""
+    other = {"target": "u", "dtype": "float16", "method": "x", "temperature": 0.5}
+    other |= {"batch_size": 9, "id": "b-1", "turn": 1}
+    keys = {answer(**{name: value}).key for name, value in other.items()}
+    assert len(keys | {answer().key}) == len(other) + 1
+
+
 def whole() -> dict[str, Any]:
     """A small results.json."""
     target = {"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"}

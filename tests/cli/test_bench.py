@@ -240,7 +240,7 @@ def test_inflated_targets(
     """The target and its draft model are inflated together, and the results say so."""
     written = []
 
-    def write(source: Path, out: Path, shape: str, target: Path | None, dtype: str) -> Path:
+    def write(source: Path, out: Path, shape: str, target: Path | None) -> Path:
         written.append((source, shape, target))
         return Path(shutil.copytree(source, out))
 

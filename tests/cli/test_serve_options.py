@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from foretoken import ForetokenError
-from foretoken.cli.serve_options import Address, Answers, Limits
+from foretoken.cli.serve_options import Address, Answers, Limits, base_url
 
 
 def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
@@ -34,6 +34,13 @@ def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
         answers(place, "{").defaults("mini")
     with pytest.raises(ForetokenError, match="there is no"):
         answers(str(tmp_path / "none"), "{}").defaults("mini")
+
+
+def test_where_clients_find_it() -> None:
+    """By HTTPS where there is a certificate."""
+    placed = {"host": "127.0.0.1", "port": 8000, **Address().common()}
+    assert base_url(placed) == "http://127.0.0.1:8000/v1"
+    assert base_url({**placed, "ssl_certfile": "cert.pem"}) == "https://127.0.0.1:8000/v1"
 
 
 def test_origins() -> None:

@@ -605,3 +605,98 @@ def test_the_shape_of_trees() -> None:
     assert not control.unshaped(1)
     control.reset()
     assert control.unshaped(1) and control.shapes[1] == chain(MOST)
+
+
+def test_a_computed_draft_costs_each_sequence_its_call() -> None:
+    """And its levels once for the whole batch."""
+    costs = CostModel(FLAT, {"0": DraftCost(call=0.5, level=0.2)}, fixed=True)
+    control = choosing(costs, [rates(*[0.9] * MOST)], [0])
+    choice = control.choose([Row(64, [History()]) for _ in range(4)])
+    nodes = choice.nodes[0]
+    assert choice.takers == [0] * 4
+    assert choice.ms == pytest.approx(costs.passes(4, MOST)[nodes] + 4 * 0.5 + nodes * 0.2)
+
+
+def test_copiers_that_do_not_pay_take_turns() -> None:
+    """Where the budget is enough for one of them at a time."""
+    costs = CostModel(FLAT, {name: DraftCost(call=1.0) for name in "01"}, fixed=True)
+    control = choosing(costs, [rates(0.0), rates(0.0)], [])
+    control._savings, asked = [0.0, 0.0], list[int]()
+    for _ in range(400):
+        queried = control.copiers_to_query(1)
+        asked += queried
+        control.record_step(control.choose([Row(64, [History(), History()])]), queried, [0])
+    assert len(asked) > 10 and abs(asked.count(0) - asked.count(1)) <= 1
+
+
+def test_plain_steps_until_a_query_is_paid_for() -> None:
+    """So many are made without a decision, and each earns its share."""
+    costs = CostModel(FLAT, {"0": DraftCost(call=1.0)}, fixed=True)
+    control = choosing(costs, [rates(0.0)], [])
+    control._savings = [0.0]
+    assert control.copiers_to_query(1) == [] and control.idle_steps(1) == 20
+    control.idled(1, 10)
+    assert control.copiers_to_query(1) == []
+    control.idled(1, 11)
+    assert control.copiers_to_query(1) == [0]
+
+
+def test_plain_steps_without_a_decision_bring_the_next_trial_nearer() -> None:
+    costs = CostModel(CPU, {"0": DraftCost(level=50.0)}, fixed=True)
+    control = choosing(costs, [rates(0.0)], [0])
+    control.idled(1, 20)
+    assert control.choose([Row(64, [History()])]).due
+
+
+def test_what_computes_is_compared_more_often() -> None:
+    """Trials that were not made put off the next one only until a part computes."""
+    costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)
+    control = choosing(costs, [rates(0.0)], [0])
+    rare = considered(control, 200)
+    control.rates, often = [rates(*[0.8] * MOST)], list[int]()
+    for step in range(200):
+        choice = control.choose([Row(64, [History()])])
+        control.record_step(choice, [], [choice.nodes[0]])
+        often += [step] if choice.due else []
+    pauses = [late - early for early, late in pairwise(often)]
+    assert max(pauses) < 1.3 * rare[0] < rare[-1] - rare[-2]
+
+
+def test_a_decision_on_a_trial_is_paid_for() -> None:
+    """Out of the trials' share, so that one that took long puts off the next."""
+    costs = CostModel(CPU, {"0": DraftCost(level=50.0)}, fixed=True)
+    control, due = choosing(costs, [rates(0.0)], [0]), list[int]()
+    for step in range(400):
+        choice = control.choose([Row(64, [History()])])
+        control.record_step(choice, [], [0])
+        if choice.due:
+            control.charge(choice, 5.0)
+            due.append(step)
+    assert min(late - early for early, late in pairwise(due)) > 80  # a step earns 0.05 ms
+
+
+def test_a_sampled_texts_prompt_is_judged_by_sampled_ones() -> None:
+    """It isn't read where drafts are accepted in greedy texts only."""
+    costs = CostModel(CPU, {"0": DraftCost(level=1.0)}, fixed=True)
+    control = choosing(costs, [Rates()], [0])
+    for sampled, path in ((False, [1, 2, 3, 4]), (True, [])):
+        for _ in range(100):
+            History(sampled).record_pass(control.rates[0], chain(4), 4, path)
+    assert control.reads(0, 1, 100, 64) and not control.reads(0, 1, 100, 64, sampled=True)
+
+
+def test_after_a_reset_it_chooses_as_a_new_one() -> None:
+    """How many levels drafts had is forgotten, and what a step without copies yields."""
+    costs = CostModel(FLAT, {"0": DraftCost(call=0.1), "1": DraftCost(level=0.2)}, fixed=True)
+    used, new = (choosing(costs, [Rates(), rates(*[0.8] * MOST)], [1]) for _ in range(2))
+    row = Row(64, [History(), History()])
+    for _ in range(100):
+        choice = used.choose([row])
+        used.record_step(choice, [], [1], 0.0, [min(1, choice.nodes[0])])
+    used.reset()
+    for control in (used, new):
+        control.rates = [rates(*[0.9] * MOST), rates(*[0.8] * MOST)]
+    for copies in ({}, {0: chain(MOST)}):
+        one, other = (control.choose([replace(row, copies=copies)]) for control in (used, new))
+        assert (one.takers, one.nodes) == (other.takers, other.nodes)
+        assert one.ms == pytest.approx(other.ms) and one.saved == pytest.approx(other.saved)

@@ -215,3 +215,20 @@ def test_it_is_written_while_it_runs(rates: Path, monkeypatch: Any) -> None:
     knowledge.keep()
     knowledge.keep()
     assert len(started) == 1 and len(files(rates)) == 1
+
+
+def test_nothing_is_written_after_a_drop(rates: Path, monkeypatch: Any) -> None:
+    """Neither meanwhile nor at the end."""
+    now = [0.0]
+    monkeypatch.setattr("foretoken.control.knowledge.monotonic", lambda: now[0])
+    thread = "foretoken.control.knowledge.threading.Thread"
+    monkeypatch.setattr(thread, lambda **given: pytest.fail(str(given)))
+    owner, own = Owner(), Rates()
+    knowledge = Knowledge(owner, {"it": "part"})
+    knowledge.read([own])
+    History().record_pass(own, chain(2), 2, [1])
+    knowledge.drop()
+    now[0] = 61.0
+    knowledge.keep()
+    del owner
+    assert not files(rates)

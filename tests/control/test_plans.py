@@ -140,3 +140,22 @@ def test_one_sequences_copy_in_a_large_batch() -> None:
     """It pays where the other sequences aren't padded to its length, and only there."""
     assert chosen(packed=True).nodes == [0, 0, 0, MOST, 0, 0, 0, 0]
     assert chosen(packed=False).nodes == [0] * 8
+
+
+def test_a_node_waits_for_those_before_it() -> None:
+    """Also where it is more probable than they are, as in a second branch: what is expected of so
+    many nodes is what the first ones bring."""
+    costs = CostModel({1: 10.0, 2: 10.01, 3: 10.1, 4: 30.0}, {}, packed=True, fixed=True)
+    plan = Packed(costs, MOST).copying([[0.0, 0.1, 0.9], [0.0, 0.5]], 0.0)
+    assert plan.nodes == [0, 1] and plan.tokens == pytest.approx(2.5)
+
+
+def test_what_steps_usually_yield_is_learned_anew() -> None:
+    """A node that was worth its time while little was written isn't once much is, however long it
+    had been little."""
+    planner = Packed(CostModel({1: 10.0, 2: 13.0}, {}, packed=True, fixed=True), MOST)
+    planner.count(1.0, 1.0, 1000)
+    assert planner.copying([[0.0, 0.5]], 0.0).nodes == [1]
+    for _ in range(200):
+        planner.count(3.0, 1.0)
+    assert planner.copying([[0.0, 0.5]], 0.0).nodes == [0]

@@ -211,3 +211,19 @@ def test_levels_of_drafts_that_end_early() -> None:
     assert found[3] == pytest.approx(2.5, abs=0.02)  # one of two drafts had its third level
     assert found[6] == pytest.approx(2.5, abs=0.05)  # no longer one had more
     assert found[8] == pytest.approx(found[6] + 2)  # nobody asked
+
+
+def test_only_the_first_sibling_is_believed_more_after_a_right_draft() -> None:
+    shared, right = Rates(prior=Prior((0.3,) * 5)), History(last_right=True)
+    found = expected(Shape.of([0, 0]), shared, right, copied=True)
+    assert found == pytest.approx([0, 0.65, 0.65 + 0.25 * 0.3])
+
+
+def test_no_hope_is_above_certainty() -> None:
+    assert expected(chain(2), Rates(), History(), hope=9.0) == [0, 1, 2]
+
+
+def test_a_draft_of_nothing_was_not_right() -> None:
+    history = History(last_right=True)
+    history.record_pass(Rates(), chain(0), 4, [])
+    assert not history.last_right

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from foretoken.drafters.auto import NONE, Auto
 from foretoken.drafters.lookahead import Lookahead
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
+from foretoken.drafters.suffix import Suffix
 from foretoken.drafters.token_recycling import TokenRecycling
+from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
-from foretoken.protocols import BaseDrafter, Drafter
+from foretoken.protocols import BaseDrafter, Drafter, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Drawn,
@@ -291,6 +294,7 @@ def test_predicted_tokens_are_no_cheap_pass(pair: Pair, monkeypatch: pytest.Monk
     """A pass over a request's prediction counts as one over as many tokens, and what is accepted of
     it isn't a part's."""
     timed: list[int] = []
+    told: list[int] = []
 
     class Noting(CostModel):
         def record_pass_time(self, tokens: int, ms: float, cells: int = 0) -> None:
@@ -303,10 +307,17 @@ def test_predicted_tokens_are_no_cheap_pass(pair: Pair, monkeypatch: pytest.Monk
     drafter = auto(SmallLM(pair.draft), curve=STEEP)
     assert drafter.costs is not None
     drafter.costs = Noting(STEEP, drafter.costs.drafts, fixed=True)
+    record = drafter.control.record_step
+
+    def noted(choice: Any, queried: Any, accepted: Any, *rest: Any) -> None:
+        told.extend(accepted)
+        record(choice, queried, accepted, *rest)
+
+    monkeypatch.setattr(drafter.control, "record_step", noted)
     params = replace(GREEDY, prediction=known)
     [output] = serve(pair.target, drafter, Speculative(), [prompt], params)
     assert output.token_ids == known and output.stats.passes < 10
-    assert timed and min(timed) > 8
+    assert timed and min(timed) > 8 and told and not any(told)
 
 
 def test_a_shape_is_learned_from_a_tree_that_nothing_cut(
@@ -506,3 +517,152 @@ def test_a_step_that_failed_leaves_nothing(pair: Pair, monkeypatch: Any) -> None
     while engine.busy:
         engine.step()
     assert [request.error for request in requests] == [None] * 3
+
+
+def test_plain_steps_were_decided_for_one_batch(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another number of sequences it is decided anew, and after all was forgotten."""
+    drafter, asked = auto(SmallLM(pair.draft), curve=STEEP), list[int]()
+    drafter.bind(ModelTarget(pair.target, 2, 64))
+    monkeypatch.setattr(drafter.control, "idle_steps", lambda count: (asked.append(count), 5)[1])
+    one, two = (Sequence.start(prompt, GREEDY) for prompt in PROMPTS[:2])
+    for together in ([one], [one], [one, two], [one, two]):
+        assert drafter.draft(together, [9] * len(together), GreedyDraws()).nodes == 0
+    assert asked == [1, 2]
+    assert drafter.shared is not None
+    drafter.shared.reset()
+    drafter.draft([one, two], [9, 9], GreedyDraws())
+    assert asked == [1, 2, 2]
+
+
+def test_a_prompt_is_read_for_those_that_run(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether that pays is asked for as many sequences as decode, though it comes alone."""
+    drafter, asked = auto(SmallLM(pair.draft)), list[int]()
+    drafter.bind(ModelTarget(pair.target, 4, 64))
+    monkeypatch.setattr(drafter.control, "idle_steps", lambda count: 1)
+    monkeypatch.setattr(
+        drafter.control, "reads", lambda part, count, *rest: bool(asked.append(count))
+    )
+    running = [Sequence.start(prompt, GREEDY) for prompt in PROMPTS[:3]]
+    drafter.draft(running, [9] * 3, GreedyDraws())
+    none: Any = None
+    drafter.observe([Sequence.start([5, 9], GREEDY)], [Step([], [], 0, 0, none, none, read=1)])
+    assert asked == [3]
+
+
+def test_a_copy_has_read_no_more_than_its_prompt() -> None:
+    """Though what it is copied from has been read on."""
+    drafter = auto(PromptLookup(3), PromptLookup(8, 1))
+    one, copy = (Sequence.start([5] * 10, GREEDY) for _ in range(2))
+    for history in drafter._histories(one):
+        history.reads, history.read = True, 30
+    drafter.fork(one, copy)
+    assert [(each.reads, each.read) for each in drafter._histories(copy)] == [(True, 9)] * 2
+
+
+@dataclass(eq=False)
+class Told(SmallLM):
+    """Counts the nodes that it drafts, and those that it is told to have drafted."""
+
+    made: int = 0
+    told: int = 0
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        tree = super().draft(sequences, budgets, draws)
+        self.made += sum(tree.counts)
+        return tree
+
+    def observe(self, sequences: Any, steps: Any) -> None:
+        self.told += sum(step.drafted for step in steps)
+        super().observe(sequences, steps)
+
+
+def test_parts_are_told_of_their_own_drafts(pair: Pair) -> None:
+    """And of no other part's, also where both have drafted in a step."""
+    prompts = [list(prompt) for prompt in PROMPTS[:2]]
+    known = texts(serve(pair.target, PromptLookup(), TargetOnly(), prompts, GREEDY))
+    copy, small = Oracle({tuple(prompts[0]): known[0], tuple(prompts[1]): []}, 8), Told(pair.target)
+    outputs = serve(pair.target, auto(copy, small), Speculative(), prompts, GREEDY, slots=2)
+    assert outputs[0].stats.chosen["Oracle0"] and small.made == small.told > 0
+
+
+def test_a_trials_time_is_learned(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However seldom other steps are timed."""
+    timed, steps = list[int](), count()
+
+    class Noting(CostModel):
+        def record_pass_time(self, tokens: int, ms: float, cells: int = 0) -> None:
+            timed.append(tokens)
+
+    monkeypatch.setattr(auto_module, "_TIMED_EVERY", 10**6)
+    drafter = auto(SmallLM(pair.draft))
+    assert drafter.costs is not None
+    drafter.costs = Noting(FLAT, drafter.costs.drafts, fixed=True)
+    choose = drafter.control.choose
+
+    def tried(rows: Any) -> Any:
+        return replace(choose(rows), trial=0.5 * (next(steps) == 3))
+
+    monkeypatch.setattr(drafter.control, "choose", tried)
+    monkeypatch.setattr(drafter.control, "idle_steps", lambda sequences: 0)
+    serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert next(steps) > 4 and len(timed) == 1
+
+
+def test_measuring_teaches_the_parts_nothing(pair: Pair) -> None:
+    drafter: Any = Auto([Suffix()], names=["suffix"], remember=False)
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+
+    def measure(parts: Any) -> CostModel:
+        parts["suffix"].shared.add([1, 2, 3])
+        return CostModel(FLAT, {"suffix": DraftCost(call=0.01)}, fixed=True)
+
+    drafter.price(measure)
+    assert drafter.drafters[0].shared.tokens == 0
+
+
+@pytest.mark.parametrize(("call", "computing"), [(0.2, []), (0.3, [0])])
+def test_a_copier_that_takes_long_is_asked_as_what_computes(
+    call: float, computing: list[int]
+) -> None:
+    """From a quarter of a pass on: it isn't queried before the choice."""
+    costs = CostModel({1: 1.0, 64: 1.1}, {"pld": DraftCost(call=call)}, fixed=True)
+    assert Auto([PromptLookup()], names=["pld"], costs=costs).control.computing == computing
+
+
+def test_sampled_texts_are_counted_apart() -> None:
+    drafter = auto(PromptLookup(3))
+    params = [SamplingParams(temperature=heat) for heat in (0.0, 0.7)]
+    [[greedy], [warm]] = [drafter._histories(Sequence.start([1], own)) for own in params]
+    assert warm.sampled and not greedy.sampled
+
+
+@dataclass(eq=False)
+class Reading(Watched):
+    """Has to see each step."""
+
+    follows = False
+
+
+def test_plain_steps_are_seen_by_who_has_to(pair: Pair) -> None:
+    """Also those that are made without a decision."""
+    part = Reading(pair.draft)
+    drafter = auto(part, curve=STEEP)
+    [output] = serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert output.stats.drafted == 0 and len(part.observed) > output.stats.passes == 60
+
+
+def test_auxiliary_nodes_teach_no_shape(pair: Pair) -> None:
+    """Since they say nothing once they are cut, no more are made than were chosen."""
+    asked: list[int] = []
+
+    class Noting(Lookahead):
+        def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+            asked.extend(budgets)
+            return super().draft(sequences, budgets, draws)
+
+    curve = {1: 1.0, 2: 1.01, 3: 9.0, 64: 999.0}
+    drafter = auto(Noting(window=2, ngram_size=3), curve=curve)
+    serve(pair.target, drafter, TargetOnly(), PROMPTS[:1], GREEDY)
+    assert max(asked) == 1 and len(drafter.control.shapes[0]) == 16

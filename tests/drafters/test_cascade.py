@@ -35,6 +35,7 @@ from foretoken.testing import (
     serve,
     table_pair,
     target_distribution,
+    tiny_transformers,
 )
 from foretoken.testing.checks import SAMPLED
 from foretoken.tree import DraftTree, Kind
@@ -288,3 +289,21 @@ def test_wrong_options(options: dict[str, Any], message: str) -> None:
     """One sentence each."""
     with pytest.raises(ForetokenError, match=message):
         Cascade(**options)
+
+
+def test_penalties_of_a_text_do_not_count_its_drafts(pair: Pair) -> None:
+    """A rejected token is no part of the text, and an accepted one counts once."""
+    penalties = {"frequency_penalty": 1.0, "repetition_penalty": 1.3}
+    params = replace(GREEDY, max_tokens=24, ignore_eos=True, **penalties)
+    [plain] = serve(pair.target, Nothing(), TargetOnly(), [PROMPT], params)
+    drafter = Cascade(pair.draft, k_matrix=((4, 3), (0, 2)))
+    [output] = serve(pair.target, drafter, Speculative(), [PROMPT], params)
+    assert output.token_ids == plain.token_ids and output.stats.accepted > 0
+
+
+def test_no_draft_passes_a_models_context(pair: Pair) -> None:
+    """One with a shorter context writes as far as that reaches."""
+    small = native(related(tiny_transformers(max_length=12), 0.02))
+    for written, nodes in ((3, 3), (20, 13 - len(PROMPT))):
+        drafter = Cascade(small, k_matrix=((written, 0), (0, 0)))
+        assert drafted(pair, drafter, GREEDY).nodes == nodes

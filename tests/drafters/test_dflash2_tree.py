@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -51,3 +52,6 @@ def test_the_tree_is_of_the_likeliest_paths(small: Pair, learned: SelectedModule
     wanted = sorted(chance, key=lambda path: -chance[path])[1:10]
     assert paths[1:] == wanted
     assert drafter.likeliest(learned, states, roots, logits, [4])[0].tokens == tree.tokens[:4]
+    narrow = DFlash2Tree(learned, top_k=2, tree_nodes=14)
+    [tree] = narrow.likeliest(learned, states, roots, logits, [30])
+    assert sorted(Counter(tree.parents).values()) == [2] * 7  # two at each of three places

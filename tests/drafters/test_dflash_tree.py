@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import pytest
 import torch
@@ -22,11 +23,12 @@ def learned(small: Pair, records: Records) -> BlockModule:
     return learned_block_module(small, records)
 
 
+@pytest.mark.parametrize("most", [None, 2])
 def test_the_estimate_is_what_is_served(
-    small: Pair, records: Records, learned: BlockModule
+    small: Pair, records: Records, learned: BlockModule, most: int | None
 ) -> None:
-    """Steps and accepted places of trees."""
-    drafter = DFlashTree(learned, tree_nodes=7, top_k=3)
+    """Steps and accepted places of trees, of all of a block's places and of fewer."""
+    drafter = DFlashTree(learned, tree_nodes=7, top_k=3, num_speculative_tokens=most)
     total = check_estimate(drafter, learned, small.target, records, TargetOnly())
     assert total.accepted[1] > 0
 
@@ -48,3 +50,5 @@ def test_the_tree_is_of_the_likeliest_paths(small: Pair, learned: BlockModule) -
     }
     assert paths[1:] == sorted(chance, key=lambda path: -chance[path])[:9]
     assert drafter.likeliest(*given, [4])[0].tokens == tree.tokens[:4]
+    [narrow] = DFlashTree(learned, top_k=2, tree_nodes=14).likeliest(*given, [30])
+    assert sorted(Counter(narrow.parents).values()) == [2] * 7  # two at each of three places

@@ -14,6 +14,8 @@ from foretoken.drafters.lookahead import Lookahead
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.draws import GreedyDraws
+from foretoken.models.target import ModelTarget
 from foretoken.protocols import Scores, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
@@ -153,3 +155,35 @@ def test_distribution(name: str) -> None:
     rule = MultiCandidate() if drafter.trees else Speculative()
     options = {"rows": 1, "budget": 3, **size}
     check_distribution(make, rule, table_pair(3), WARM, 3, prompt=[0, 1, 2, 0, 1], **options)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("budget", "rows"), [(1, [1]), (4, [])])
+def test_what_may_be_drafted_decides_what_pays(pair: Pair, budget: int, rows: list[int]) -> None:
+    """A short draft may pay where a long one costs more than it brings."""
+    small = Counting(pair.draft)
+    either = Either([Oracle({tuple(PROMPT): []}), small], level_cost=0.5)
+    either.bind(ModelTarget(pair.target, 1, 64))
+    sequence = Sequence.start(PROMPT, LONG)
+    either.begin(sequence)
+    either.draft([sequence], [budget], GreedyDraws())
+    assert small.rows == rows
+
+
+def test_what_says_nothing_of_a_parts_drafts() -> None:
+    """A prediction that was drafted instead; auxiliary nodes, which have no depth. How often these
+    brought nothing fades, as all that is counted does."""
+    either, none, cpu = Either([Oracle({}), Oracle({})]), torch.empty(1, 0), torch.device("cpu")
+    sequence, scores = Sequence.start([5, 9], LONG), Scores(none, none, none)
+    record = either._records(sequence)[0]
+    record.depth = 3
+    told = replace(chains([[1, 2]], cpu), kind=Kind.AUXILIARY)
+    for step, barren in (
+        (Step([0, 0], [1], 0, 0, chains([[1, 2]], cpu), scores), 0.0),
+        (Step([0], [], 2, 0, told, scores), 1.0),
+        (Step([0], [], 0, 0, chains([[]], cpu), scores), 0.95),
+    ):
+        record.used = True
+        either.observe([sequence], [step])
+        assert (record.accepted, record.tested, record.depth) == (0, 0, 3)
+        assert record.barren == pytest.approx(barren)

@@ -26,9 +26,14 @@ class Access:
     device, vocab_size = torch.device("cpu"), 5
 
 
-def drafted(params: SamplingParams, budget: int = 16, output: list[int] | None = None) -> Any:
+def drafted(
+    params: SamplingParams,
+    budget: int = 16,
+    output: list[int] | None = None,
+    access: type[Access] = Access,
+) -> Any:
     drafter = Grammar(num_speculative_tokens=8)
-    drafter.bind(Access())  # type: ignore[arg-type]
+    drafter.bind(access())  # type: ignore[arg-type]
     sequence = Sequence.start([1], params)
     sequence.tokens += output or []
     tree = drafter.draft([sequence], [budget], GreedyDraws())
@@ -81,3 +86,14 @@ def test_xgrammars_forced_text_goes_on_from_the_text_before_it() -> None:
     assert XGrammarMatcher(stub, spaced, frozenset()).forced() == [*b'{"a":']
     stub.find_jump_forward_string = lambda: ""
     assert XGrammarMatcher(stub, None, frozenset()).forced() == [], "at no cost"
+
+
+class Narrow(Access):
+    """A target that lacks the last token."""
+
+    vocab_size = 4
+
+
+def test_what_the_target_lacks_is_not_drafted() -> None:
+    params = SamplingParams(temperature=0, structured_outputs=FORCED)
+    assert drafted(params, access=Narrow) == [0, 2]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from foretoken import ForetokenError, SamplingParams
-from foretoken.drafters.lookahead import Lookahead
+from foretoken.drafters.lookahead import Lookahead, Sizes
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.step import prefill, step
@@ -20,7 +20,7 @@ from foretoken.testing import (
     table_pair,
 )
 from foretoken.testing.checks import PROMPTS
-from foretoken.tree import Kind
+from foretoken.tree import DraftTree, Kind
 from foretoken.verify.target_only import TargetOnly
 
 GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
@@ -193,3 +193,31 @@ def test_the_window_is_no_draft(pair: Pair) -> None:
     assert 0 < counted == sum(s.drafted for s in stats)
     assert all(len(s.drafted_at) <= 2 and s.drafts <= s.passes for s in stats)
     assert sum(sum(s.accepted_at) for s in stats) == sum(s.accepted for s in stats)
+
+
+class Cut(Lookahead):
+    """Its trees lose their last node, as where less was chosen of them."""
+
+    def draft(self, sequences: Any, budgets: Any, draws: Any) -> DraftTree:
+        tree = super().draft(sequences, budgets, draws)
+        return tree.trim([count - 1 for count in tree.counts])
+
+
+def test_a_window_that_was_cut_stays_where_it_is(pair: Pair) -> None:
+    drafter = Cut(3, 3, 2, pool_from_prompt=False)
+    target, [one] = begun(pair, drafter, [PROMPTS[1]])
+    state = drafter._state(one)
+    before = [list(level) for level in state.levels]
+    [done] = step(target, drafter, TargetOnly(), [one], [60])
+    assert done.drafted == len(before[0]) - 1
+    assert state.levels == before and not state.pool and state.scored is None
+
+
+def test_no_more_n_grams_than_the_window_has_columns(pair: Pair) -> None:
+    """Nor longer ones, whatever the pool has."""
+    drafter = Lookahead(3, 4, 3)
+    _, [one] = begun(pair, drafter, [[1, 2, 3, 4, 1, 5, 6, 7, 1]])
+    state = drafter._state(one)
+    assert state.fitting(1) == [(5, 6, 7), (2, 3, 4)]
+    state.sizes = Sizes(2, 3, 1)
+    assert state.fitting(1) == [(5, 6)]

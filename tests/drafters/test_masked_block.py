@@ -21,7 +21,7 @@ from foretoken.testing.models import tiny_pair
 from foretoken.trainable.checkpoint import Facts
 from foretoken.verify.target_only import TargetOnly
 from lessons import randomised
-from seq2seq_models import EOS, SOURCES, native_of, related, tiny, written
+from seq2seq_models import EOS, SOURCES, VOCAB, native_of, related, tiny, written
 
 MASK, SIZE, TOKENS = 2, 4, 14
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS)
@@ -98,6 +98,10 @@ def test_what_cant_draft_is_refused(folder: Path, tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({"foretoken_block": given}))
         with pytest.raises(ForetokenError, match="isn't a block drafter"):
             read_block(tmp_path)
+    block = {"mask_token_id": VOCAB, "size": 4}
+    (tmp_path / "config.json").write_text(json.dumps({"foretoken_block": block}))
+    with pytest.raises(ForetokenError, match=f"has the mask {VOCAB} and the target's vocabulary"):
+        target_for(native_of(tiny("t5")), 1, 8).bind(MaskedBlock(str(tmp_path)))
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

@@ -15,6 +15,7 @@ from foretoken.config import build
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
+from foretoken.drafters.shared.mistakes import Recording
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
@@ -166,8 +167,9 @@ def test_learned_weights_run_as_the_first_ones(
     assert part.small_models[0].backend == first.backend
 
 
-def test_by_name(checkpoints: tuple[Path, Path]) -> None:
-    """ "online" learns a small model, "online:medusa" heads; options go to where they belong."""
+def test_by_name(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """ "online" learns a small model, "online:medusa" heads; options go to where they belong, and
+    what is saved has a tokenizer."""
     built = build({"method": "online", "model": "x", "every": 3})
     drafter, rule, name = built.drafter, built.verifier, built.name
     assert isinstance(drafter, Online) and (drafter.every, name) == (3, "online")
@@ -181,3 +183,19 @@ def test_by_name(checkpoints: tuple[Path, Path]) -> None:
         [mine], [theirs] = (each.generate([prompt], GREEDY) for each in (llm, plain))
         assert mine.token_ids == theirs.token_ids
     assert set(llm.stats.chosen) <= {"online 0", "online 1", "online 2"}
+    learning: Any = llm.engine.drafter
+    learning.learner.save(tmp_path)
+    assert (tmp_path / "tokenizer.json").exists()
+
+
+def test_a_copys_record_ends_before_the_last_token_of_its_prompt(small: Pair, folder: Path) -> None:
+    """Which its first step reads, however far the other text has gone on."""
+    drafter = Online([SmallLM(str(folder), 3)])
+    served(drafter, small, [])
+    one, copy = (Sequence.start([5, 9, 2], GREEDY) for _ in range(2))
+    for sequence in (one, copy):
+        drafter.begin(sequence)
+    one.tokens += [4, 4, 7]
+    one.state[drafter] = Recording(512, read=5)
+    drafter.fork(one, copy)
+    assert copy.state[drafter].read == 2

@@ -11,14 +11,15 @@ import torch
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.merged import Merged
-from foretoken.drafters.paced import Paced
+from foretoken.drafters.paced import Paced, _likeliest_path
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.engine import Engine
 from foretoken.length import Cumulative
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence, draws_for
-from foretoken.testing import Pair, logits_after
+from foretoken.testing import Pair, logits_after, native, related, tiny_transformers
 from foretoken.tree import DraftTree
+from foretoken.trees.paced import Paced as PacedTree
 from foretoken.verify.target_only import TargetOnly
 
 RULE = TargetOnly()
@@ -144,3 +145,14 @@ def test_what_is_refused(pair: Pair) -> None:
     ):
         with pytest.raises(ForetokenError, match=said):
             build({"method": "llmcad", **options})
+
+
+def test_no_tree_passes_the_small_models_context(pair: Pair) -> None:
+    small = native(related(tiny_transformers(max_length=12), 0.02))
+    tree = drafted(pair, Paced(small, 20, 1e-6), [PROMPT])
+    assert tree.counts == [13 - len(PROMPT)]
+
+
+def test_the_likeliest_path_is_one_of_the_longest() -> None:
+    tree = PacedTree([5, 6, 7, 8], [0, 0, 2, 2], [0.9, 0.4, 0.1, 0.3])
+    assert _likeliest_path(tree) == [0.4, 0.3]

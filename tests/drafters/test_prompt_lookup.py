@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence as Seq
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +62,38 @@ def test_a_step_takes_in_a_little_of_what_others_wrote() -> None:
     drafter.end([sequence([9], list(range(90)) * 30)])
     drafter.draft([sequence([1]) for _ in range(8)], [4] * 8, None)
     assert drafter.shared._entering._done == AT_ONCE
+
+
+def test_a_long_text_is_searched_as_it_is() -> None:
+    """The step after a long prompt indexes nothing: a table would hold up all requests, and each of
+    its entries Python's collector."""
+    drafter = bound(PromptLookup(2, 5))
+    texts = [sequence([*range(90), *range(9)] * 200, references=[[1, 2] * 2_000]) for _ in range(3)]
+    gc.collect()
+    before = len(gc.get_objects())
+    for text in texts:
+        assert draft(drafter, text) == [9, 10]
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+
+
+def test_a_reference_ends_where_it_ends() -> None:
+    """Nothing is copied over its end, and no phrase stands across it; what another one has later
+    counts before what it has."""
+    drafter = bound(PromptLookup(4))
+    assert draft(drafter, sequence([5, 1, 2], references=[[1, 2, 3], [4, 1, 2]])) == [3]
+    assert draft(drafter, sequence([2, 4], references=[[1, 2], [4, 7]])) == [7]
+    assert draft(drafter, sequence([1], references=[[1, 2], [], [1, 3], [1]])) == [3]
+    assert draft(drafter, sequence([8], references=[[8]])) == []
+
+
+def test_the_shortest_phrase() -> None:
+    """Shorter ones than asked for count nowhere, be they the whole text."""
+    drafter = bound(PromptLookup(2, 3, 2, max_cached_tokens=50))
+    drafter.end([sequence([9], [1, 2, 3, 4])])
+    assert draft(drafter, sequence([2])) == [] == draft(drafter, sequence([7, 2]))
+    assert draft(drafter, sequence([2, 7, 2])) == [] and draft(drafter, sequence([2, 3])) == [4]
+    assert draft(drafter, sequence([5, 3, 4, 7, 3, 4])) == [7, 3]
 
 
 def test_a_request_with_a_salt_is_kept_apart() -> None:

@@ -40,3 +40,9 @@ def test_settings_that_cannot_be(deep: Pair) -> None:
         Pruned().bind(target)
     with pytest.raises(ForetokenError):
         Pruned(kept_columns=0.0)
+
+
+def test_a_draft_that_ends_before_a_token_has_cost_its_pass() -> None:
+    """So drafting isn't a pass for each drafted token, which is declared."""
+    assert Pruned(num_assistant_tokens_schedule="confidence").pass_per_token
+    assert not Pruned(num_assistant_tokens_schedule="fallback").pass_per_token

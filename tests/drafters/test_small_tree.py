@@ -11,6 +11,7 @@ import torch
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.config import build
+from foretoken.control.cost_model import CostModel, DraftCost
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.draws import KeyedDraws
 from foretoken.models.target import ModelTarget
@@ -210,6 +211,20 @@ def test_learning_moves_the_tree(pair: Pair, tmp_path: Path) -> None:
     assert drafted(pair, new, GREEDY).nodes == 6 and new._widths == wide
 
 
+def test_loaded_counts_shape_the_next_draft(pair: Pair, tmp_path: Path) -> None:
+    """At once, in a drafter that has drafted by other ones."""
+    counts = SiblingCounts((0.3, 0.3, 0.3))
+    for _ in range(200):
+        counts.add([0, 0, 0], [1])
+    counts.save(tmp_path / "counts")
+    rates = (0.3, 0.3, 0.3)
+    drafter = SmallTree(pair.target, acceptance=rates, tree_nodes=6, tree_depth=6, learn_every=999)
+    before = levels(drafted(pair, drafter, GREEDY))
+    assert drafter.shared is not None
+    drafter.shared.load(tmp_path / "counts")
+    assert levels(drafted(pair, drafter, GREEDY)) == [1] * 6 != before
+
+
 def test_wrong_counts_are_refused(tmp_path: Path) -> None:
     """A missing, damaged or foreign file: one sentence, and the counts stay."""
     path, counts = tmp_path / "counts", SiblingCounts([0.5])
@@ -259,3 +274,16 @@ def test_no_draft_passes_the_drafters_context(pair: Pair) -> None:
     assert output.token_ids == greedy_reference(pair.target, PROMPT, 20)
     first = drafted(pair, SmallTree(small, widths=(1,) * 20), GREEDY)
     assert first.nodes == 13 - len(PROMPT)
+
+
+def test_what_was_drafted_to_measure_does_not_count(pair: Pair) -> None:
+    """For the tree of sampled texts, as for the planned one."""
+    drafter: Any = SmallTree(pair.draft, acceptance=(0.5,), tree="auto", learn_every=1)
+
+    def measure(parts: Any) -> CostModel:
+        drafter._counts.add([0], [])
+        costs = dict.fromkeys(parts, DraftCost(level=0.1))
+        return CostModel({1: 1.0, 64: 2.0}, costs, fixed=True)
+
+    drafter.price(measure)
+    assert drafter._counts.rates() == [0.5]

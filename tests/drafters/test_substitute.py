@@ -66,3 +66,9 @@ def test_a_quantised_copy_drafts_for_a_model() -> None:
     for one, other in zip(plain, drafted, strict=True):
         assert one.outputs[0].token_ids == other.outputs[0].token_ids
         assert other.stats.accepted > 0.7 * other.stats.drafted > 0
+
+
+def test_a_draft_that_ends_before_a_token_has_cost_its_pass() -> None:
+    """So drafting isn't a pass for each drafted token, which is declared."""
+    assert Substitute(num_assistant_tokens_schedule="confidence").pass_per_token
+    assert not Substitute(num_assistant_tokens_schedule="fallback").pass_per_token

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 from foretoken import SamplingParams
 from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.drafters import swift
 from foretoken.drafters.auto import Auto
 from foretoken.drafters.swift import Search, Swift, _width, upper_bounds
 from foretoken.draws import GreedyDraws
@@ -21,13 +23,13 @@ from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.step import prefill
+from foretoken.step import prefill, step
 from foretoken.testing import serve
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair, tiny_pair
 from foretoken.tree import DraftTree
 from foretoken.verify.target_only import TargetOnly
-from partial_target import GREEDY, LAYERS
+from partial_target import GREEDY, LAYERS, begun
 
 
 def test_search_while_serving(deep: Pair, tmp_path: Path) -> None:
@@ -164,3 +166,65 @@ def test_no_distribution_ends_the_chain(deep: Pair, monkeypatch: pytest.MonkeyPa
     run = SelfModel.root_logits
     monkeypatch.setattr(SelfModel, "root_logits", lambda *given: run(*given) * torch.nan)
     assert drafted(deep, GREEDY).counts == [0]
+
+
+@torch.inference_mode()
+def test_steps_that_others_draft_for_test_nothing(deep: Pair) -> None:
+    """Also where it has drafted before."""
+    swift, target = Swift(context_window=4), ModelTarget(deep.target, 1, 128)
+    target.bind(swift)
+    [one] = begun(target, PROMPTS[0])
+    swift.begin(one)
+    while not swift.shared.tried:
+        steps = step(target, swift, TargetOnly(), [one], [4])
+    swift.observe([one], steps)
+    assert len(swift.shared.tried) == 1
+
+
+@torch.inference_mode()
+def test_a_score_is_the_share_that_was_predicted(deep: Pair, monkeypatch: Any) -> None:
+    """All of what the target wrote greedily, where nothing is left out."""
+    swift, target = Swift(context_window=4), ModelTarget(deep.target, 1, 128)
+    target.bind(swift)
+    monkeypatch.setattr(swift.shared, "candidate", lambda: ())
+    [one] = begun(target, PROMPTS[0])
+    swift.begin(one)
+    while len(swift.shared.tried) < 3:
+        step(target, swift, TargetOnly(), [one], [4])
+    assert {score for _, score in swift.shared.tried} == {1.0} and len({*one.output}) > 1
+
+
+def test_every_nth_candidate_is_the_best_by_the_bound(deep: Pair, monkeypatch: Any) -> None:
+    """Of many that are drawn; the others are drawn alone."""
+    pools: list[int] = []
+
+    def bounds(tried: Any, scores: Any, points: Any) -> Any:
+        pools.append(len(points))
+        return points[:, 2]  # whether the third of the sub-layers 2 to 5 is left out
+
+    monkeypatch.setattr(swift, "upper_bounds", bounds)
+    search = Search(ModelTarget(deep.target, 1, 8), Swift(bayes_interval=2))
+    for _ in range(4):
+        candidate = search.candidate()
+        assert candidate is not None
+        search.learn(candidate, 0.1)
+    assert search.tried[2] == ((4,), 0.1) and pools == [256]
+
+
+def test_a_search_begins_again_as_it_began(deep: Pair, tmp_path: Path) -> None:
+    """After a reset with the same sets, and after loading one with that, whatever was tried."""
+    search = Search(ModelTarget(deep.target, 1, 8), Swift())
+
+    def candidates() -> list[Any]:
+        for score in range(12):
+            search.learn(search.candidate() or (), score / 100)
+        return [left_out for left_out, _ in search.tried]
+
+    first = candidates()
+    search.reset()
+    assert candidates() == first
+    search.save(tmp_path / "set")
+    best = search.best
+    search.learn((3,), 0.99)
+    search.load(tmp_path / "set")
+    assert search.tried == [] and search.candidate() == search.best == best

@@ -343,3 +343,30 @@ def test_caches_that_are_there_already(
         return
     set_limit(budget, bound, torch.device("cuda"), 100)
     assert budget.limit == limit
+
+
+def test_a_gpu_that_is_taken_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of the share that was asked for."""
+    monkeypatch.setattr(cache_memory, "_memory", lambda device: (8 * GIB, 80 * GIB))
+    with pytest.raises(ForetokenError) as told:
+        set_limit(CacheBudget(), Bound(None, 0.9), torch.device("cuda"), 100)
+    assert str(told.value) == (
+        "gpu_memory_utilization is 0.9 and 90% of the GPU's memory is taken before any cache is; "
+        "raise it."
+    )
+
+
+def test_a_short_text_does_not_overtake(pair: Pair) -> None:
+    """It would fit beside the one that runs, and waits for the long one before it all the same."""
+    engine = engine_of(pair, slots=4)
+    budget = engine.target.budget
+    params = [SamplingParams(temperature=0, max_tokens=most) for most in (100, 100, 2)]
+    long, few = budget.needs(107), budget.needs(3)
+    budget.limit = long + few
+    assert 2 * long > budget.limit
+    first, second, short = map(engine.add, (PROMPTS[0], PROMPTS[0], [1]), params)
+    while not first.finished:
+        engine.step()
+        assert second.stats.queue_time is None and short.stats.queue_time is None
+    finish(engine)
+    assert [len(r.samples[0].output.token_ids) for r in (first, second, short)] == [100, 100, 2]

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.engine.checks import check_device, check_draft, check_request
+from foretoken.models.seq2seq.target import target_for
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.target_only import TargetOnly
+from seq2seq_models import native_of, tiny
 
 
 @pytest.mark.parametrize(
@@ -61,6 +63,17 @@ def test_the_room_that_is_left(pair: Pair) -> None:
     for asked, room in ((None, 30), (7, 7), (99, 30)):
         params = SamplingParams(max_tokens=asked, logprobs=97)
         assert check_request(target, TargetOnly(), [1, 2], params) == room
+
+
+def test_the_memory_that_a_source_takes() -> None:
+    """An encoder–decoder's cache has it too, however short the text is that goes with it."""
+    target = target_for(native_of(tiny("t5")), 2, 200)
+    target.budget.limit = target.budget.needs(10)
+    assert target.budget.needs(150) > target.budget.limit
+    params = SamplingParams(max_tokens=3)
+    assert check_request(target, TargetOnly(), [5] * 9, params) == 3
+    with pytest.raises(ForetokenError, match="for a prompt of 150 tokens and 3 new ones"):
+        check_request(target, TargetOnly(), [5] * 150, params)
 
 
 class Hostile(BaseDrafter):

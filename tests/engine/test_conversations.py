@@ -135,6 +135,14 @@ def test_calls_by_the_template_that_is_used(templated: Any) -> None:
         written(said, templated)
 
 
+def test_an_answer_without_calls(templated: Any) -> None:
+    """An empty list of them is none: templates ask whether there are any by the name alone."""
+    templated.chat_template = "{{ 'tool_calls' in messages[1] }}"
+    for calls in ({}, {"tool_calls": []}, {"tool_calls": None}):
+        said = [USER, {"role": "assistant", "content": "so", **calls}]
+        assert written(said, templated) == "False"
+
+
 def test_documents(templated: Any) -> None:
     """A template that answers from documents gets them; another one would leave them out."""
     options = template_options(templated, None, {"documents": [{"text": "so"}]})

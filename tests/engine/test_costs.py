@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from foretoken import LLM
+from foretoken import LLM, SamplingParams
 from foretoken.control.cost_model import DraftCost
 from foretoken.drafters.auto import Auto
 from foretoken.drafters.eagle import Eagle
@@ -23,7 +24,7 @@ from foretoken.lookup import datastore
 from foretoken.models.budget import CacheBudget
 from foretoken.models.native.transformer import Transformer
 from foretoken.models.target import ModelTarget
-from foretoken.testing import Pair
+from foretoken.testing import Pair, native, related
 from foretoken.trainable.eagle import EagleModule
 from foretoken.verify.target_only import TargetOnly
 from lessons import seeded
@@ -76,6 +77,21 @@ def test_costs_are_measured_once(
     assert passes() == first
     now = kept_files(cache)
     assert now.keys() == kept.keys() and all(now[path] != kept[path] for path in kept)
+
+
+def test_nothing_is_left_of_what_was_timed(
+    pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a slot nor what stood in it, the target's or the draft model's."""
+    monkeypatch.setattr(costs, "_AT_MOST", 60.0)
+    monkeypatch.setattr(costs, "_ENOUGH", 0.0)
+    config = {"method": "auto", "model": pair.draft}
+    with LLM(pair.target, speculative_config=config, max_num_seqs=1, eos_ids=()) as llm:
+        target = llm.engine.target
+        assert (target.free, target.budget.written, target.budget.reserved) == (1, 0, 0)
+        assert any('"call"' in text for text in kept_files(cache).values())  # drafts were timed
+        params = SamplingParams(temperature=0, max_tokens=5)
+        assert len(llm.generate([1, 2], params)[0].token_ids) == 5
 
 
 def test_the_first_passes_dont_count(
@@ -287,6 +303,41 @@ def test_the_key_of_a_cached_table(pair: Pair) -> None:
     assert name == "SmallLM" and "num_speculative_tokens=3" in rest
     assert rest[-len(shape) :] == shape and rest.count(shape[0]) == shape.count(shape[0])
     assert costs._identity(PromptLookup(5)) != costs._identity(PromptLookup(6))
+
+
+def test_what_acceptance_depends_on(
+    pair: Pair, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target's weights and the draft model's, though others of their shapes cost the same."""
+    monkeypatch.setattr(costs, "_AT_MOST", 0.0)
+    other = native(related(pair.transformers, 0.02, seed=9))
+
+    def of(target: Any, draft: Any) -> str:
+        access, part = ModelTarget(target, 1, 256), SmallLM(draft, 3)
+        part.bind(access)
+        found = costs.measured(costs.Loop(access, part, TargetOnly()), {"it": part}).of
+        return str(found["it"])
+
+    given = (pair.target, pair.draft), (pair.target, other), (other, pair.draft)
+    assert costs.shape_of(other) == costs.shape_of(pair.draft)
+    texts = [of(*each) for each in given]
+    assert len({*texts}) == 3 and of(*given[0]) == texts[0]
+
+
+def test_what_a_speed_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a model's numbers, its dtype and its backend; the machine's threads."""
+    numbers = dict.fromkeys(("layers", "width", "vocab_size", "parameters", "bytes_read"), 3)
+    shape = {**numbers, "dtype": torch.float32, "backend": "plain"}
+    changes: dict[str, Any] = {**dict.fromkeys(numbers, 4), "dtype": torch.float64, "backend": "q8"}
+    plain: Any = SimpleNamespace(**shape)
+    for name, value in changes.items():
+        other: Any = SimpleNamespace(**{**shape, name: value})
+        assert costs.shape_of(other) != costs.shape_of(plain), name
+    device = torch.device("cpu")
+    before = costs._machine(device)
+    assert costs._machine(device) == before
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 77)
+    assert costs._machine(device) != before
 
 
 def test_trained_heads_and_stores_are_known_by_their_files(pair: Pair, tmp_path: Path) -> None:

@@ -63,6 +63,14 @@ def test_bad_words_become_ids() -> None:
         encoded([1], SamplingParams(bad_words=["bad"]), None)
 
 
+def test_a_prompts_own_salt() -> None:
+    """It stands before the parameters', which are of all prompts of a call."""
+    params = SamplingParams(cache_salt="all")
+    for given, salt in (({"cache_salt": "own"}, "own"), ({}, "all")):
+        found = encoded({"prompt_token_ids": [1], **given}, params, None)
+        assert found.ids == [1] and found.params.cache_salt == salt
+
+
 def test_schemas_are_read_here() -> None:
     """And not on the engine's thread, which a large one would hold up."""
     with pytest.raises(ForetokenError, match="no JSON"):

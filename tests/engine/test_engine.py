@@ -216,6 +216,43 @@ def test_cancelling(pair: Pair) -> None:
     assert engine.target.free == 2 and not engine.busy
 
 
+def test_what_is_told_once(pair: Pair) -> None:
+    """`cancel` and `fail_all` return what became of a request, and no later step says it again."""
+    engine = engine_of(pair)
+    one, two = (engine.add(prompt, GREEDY) for prompt in PROMPTS[:2])
+
+    def told() -> set[int]:
+        return {output.request_id for _ in range(3) for output in engine.step()}
+
+    assert told() == {one.id, two.id}
+    ended = engine.cancel(one.id)
+    assert ended is not None and ended.request_id == one.id
+    assert told() == {two.id}
+    [failed] = engine.fail_all(RuntimeError("x"))
+    assert failed.request_id == two.id and "RuntimeError: x" in str(failed.error)
+    three = engine.add(PROMPTS[2], GREEDY)
+    assert told() == {three.id}
+
+
+def test_a_time_limit_begins_with_the_arrival(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a request has waited in the queue counts."""
+    now = 0.0
+    for module in ("engine", "request"):
+        monkeypatch.setattr(f"foretoken.engine.{module}.perf_counter", lambda: now)
+    engine = engine_of(pair, slots=1)
+    engine.add(PROMPTS[0], SamplingParams(temperature=0, max_tokens=3))
+    waits = engine.add(PROMPTS[1], SamplingParams(temperature=0, max_tokens=99, timeout=6))
+    now = 5.0
+    while waits.stats.queue_time is None:
+        engine.step()
+    assert waits.stats.queue_time == 5
+    engine.step()
+    assert not waits.finished
+    now = 7.0
+    engine.step()
+    assert waits.samples[0].output.finish_reason == "timeout"
+
+
 def test_samples_share_a_prompt_in_chunks(pair: Pair) -> None:
     """It is read once also where a neighbour ends meanwhile, and the last one takes its place."""
     engine = engine_of(pair, slots=4, chunk=4, length=256)

@@ -3,6 +3,7 @@ drafted; and what goes wrong with a grammar is its own request's."""
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from engines import BYTES
-from foretoken import ForetokenError, SamplingParams
+from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.config import build
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
@@ -356,7 +357,7 @@ def test_compiling_holds_up_its_own_request_only(monkeypatch: pytest.MonkeyPatch
     hurried = engine_of()
     hurried.add(ids("ab"), params_of("choice"))
     assert hurried._grammars._compiler is not None
-    hurried._grammars._compiler._seconds = 0.1
+    hurried._grammars._compiler._staff.seconds = 0.1
     late = hurried.add(ids("ab"), params_of("regex"))
     finish(hurried)
     go.set()
@@ -378,7 +379,7 @@ def test_a_grammar_that_others_keep_from_being_compiled(monkeypatch: pytest.Monk
     engine = engine_of()
     engine.add(ids("ab"), params_of("choice"))
     assert engine._grammars._compiler is not None
-    engine._grammars._compiler._seconds = 0.5
+    engine._grammars._compiler._staff.seconds = 0.5
     forms = [replace(params_of("regex"), structured_outputs={"regex": x}) for x in "abc"]
     late, waits = [engine.add(ids("ab"), form) for form in forms[:2]]
     finish(engine)
@@ -389,6 +390,23 @@ def test_a_grammar_that_others_keep_from_being_compiled(monkeypatch: pytest.Monk
     assert waits.error is not None and "don't come to an end" in waits.error
     told = [(out.wrong_grammar, out.overloaded) for out in (late.snapshot(), waits.snapshot())]
     assert told == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("way", ["closed", "forgotten"])
+def test_the_threads_that_compile_end_with_the_llm(way: str) -> None:
+    before = set(threading.enumerate())
+    llm = LLM(pair().target, tokenizer=tokenizer())
+    assert llm.generate("ab", params_of("choice"))[0].error is None
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == 1 + compiling.THREADS  # the engine's, too
+    if way == "closed":
+        llm.close()
+    else:
+        del llm
+        gc.collect()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_grammars_of_requests_that_have_ended_are_not_compiled(
@@ -491,6 +509,22 @@ def test_a_marker_in_whatever_tokens(text: list[int], begins: int | None, over: 
     for seen in range(begins or 0):
         assert marker.after(text, seen) == begins
     assert _has_reasoned(text, "</think>", Pieces()) is over
+
+
+@pytest.mark.parametrize(
+    ("prompt", "marker", "over"),
+    [
+        ([0, 3], 3, True),
+        ([0, 3, 6], 3, False),
+        ([3, 0, 3], 3, True),
+        ([0, 1, 2], [1, 2], True),
+        ([0, 1, 2, 0], [1, 2], False),
+        ([0], 3, False),
+    ],
+)
+def test_a_marker_of_ids(prompt: list[int], marker: int | list[int], over: bool) -> None:
+    """What follows it where it stands last."""
+    assert _has_reasoned(prompt, marker, Pieces()) is over
 
 
 def test_an_answer_after_a_marker_of_several_tokens() -> None:

@@ -143,6 +143,11 @@ class Rule(TargetOnly):
         return does(super().__call__(trees, scores, draws))
 
 
+def path_of(verdict: Any, slot: int) -> Any:
+    """With one accepted node."""
+    return verdict._replace(path=torch.tensor([[slot]]), lengths=torch.tensor([1]))
+
+
 @pytest.mark.parametrize(
     ("does", "said"),
     [
@@ -156,8 +161,10 @@ class Rule(TargetOnly):
         (lambda v: v._replace(lengths=v.lengths + 99), "accepted nodes that the tree of"),
         (lambda v: v._replace(lengths=v.lengths - 99), "accepted nodes that the tree of"),
         (lambda v: v._replace(path=v.path[0]), "returned 1 tokens for 1 sequences"),
+        (lambda v: path_of(v, 0), "accepted nodes that the tree of"),
+        (lambda v: path_of(v, 99), "accepted nodes that the tree of"),
     ],
-    ids=range(10),
+    ids=range(12),
 )
 def test_verdicts_that_are_none(pair: Pair, does: Any, said: str) -> None:
     """The error names the rule, no slot is lost, and the next request is served."""

@@ -177,3 +177,10 @@ def test_log_probabilities_on_a_branch(pair: Pair) -> None:
     assert ours is not None and theirs is not None
     for mine, own, token in zip(ours, theirs, text, strict=True):
         assert mine[token].logprob == pytest.approx(own[token].logprob, abs=1e-9)
+
+
+def test_the_rank_of_one_of_several_alike() -> None:
+    """One more than those that are likelier."""
+    logits = torch.tensor([[2.0, 1.0, 1.0, 0.0], [2.0, 2.0, 0.0, 0.0]])
+    (one, _), (two, _) = entries(logits, [2, 1], 0, lambda token: None)
+    assert (one[2].rank, two[1].rank) == (2, 1)

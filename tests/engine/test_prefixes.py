@@ -163,6 +163,24 @@ def test_samples_look_up_once() -> None:
     assert written(request) == written(served(anew, prompt, params))
 
 
+def test_samples_by_turns_look_up_once() -> None:
+    """In one slot the second sample begins when the first has ended: it goes on from its prompt,
+    and what was looked up counts once a request."""
+    engine, read = table_engine(slots=1), list[int]()
+    prefill = engine.target.prefill
+
+    def counted(sequences: Any, chunk: int) -> Any:
+        read.extend(min(chunk, engine.target.pending(s)) for s in sequences)
+        return prefill(sequences, chunk)
+
+    engine.target.prefill = counted  # type: ignore[method-assign]
+    prompt, params = [1, 2, 3, 4, 5], replace(SEEDED, n=2)
+    request = served(engine, prompt, params)
+    assert written(request) == written(served(table_engine(), prompt, params))
+    assert sum(read) == 4
+    assert (request.stats.prefix_cache_queries, request.stats.prefix_cache_hits) == (5, 0)
+
+
 def test_what_is_forgotten() -> None:
     """`reset` forgets ended texts, and running ones as they end."""
     engine, prompt = table_engine(), [1, 2, 3, 4, 5]

@@ -149,6 +149,25 @@ def test_times_begin_when_it_was_asked_for() -> None:
     assert first is not None and queued is not None and 50 <= queued <= first < 100
 
 
+def test_the_queue_time_is_the_first_samples() -> None:
+    """A later one may wait for a slot much longer."""
+    mine = request(n=2)
+    mine.note_start()
+    queued = mine.stats.queue_time
+    mine.stats.arrived -= 10
+    mine.note_start()
+    assert mine.stats.queue_time == queued
+
+
+def test_what_a_text_goes_on_from() -> None:
+    """The prompt, where it was a text, and nothing where an encoder–decoder begins its own."""
+    params = SamplingParams(temperature=0, max_tokens=9)
+    given = 7, 9, frozenset({5}), BYTES
+    assert Request([1, 2], params, "ab", *given).before == (1, 2)
+    assert Request([1, 2], params, None, *given).before == ()
+    assert Request([1, 2], params, "ab", *given, opening=[3]).before == ()
+
+
 def test_the_whole_time_is_that_of_the_last_token(pair: Pair) -> None:
     """Tokens a second are counted by it, so that it isn't the first token's."""
     params = SamplingParams(temperature=0, max_tokens=12)

@@ -11,7 +11,7 @@ import pytest
 
 from engines import GREEDY, PROMPTS, engine_of, finish, known
 from foretoken import SamplingParams
-from foretoken.engine.stats import AcceptanceStats
+from foretoken.engine.stats import AcceptanceStats, RequestStats
 from foretoken.testing import (
     Oracle,
     Pair,
@@ -137,3 +137,15 @@ def test_a_request_that_fails_after_a_reset(pair: Pair) -> None:
     for name in (field.name for field in fields(AcceptanceStats)):
         assert getattr(engine.stats, name) == getattr(since, name), name
     assert engine.stats.acceptance_rate_per_position == since.acceptance_rate_per_position
+
+
+def test_a_copy_stays_as_it_is() -> None:
+    """Whatever is counted afterwards."""
+    stats = RequestStats()
+    stats.record(2, 3, 1, 3)
+    stats.chosen["a"] += 1
+    copy = stats.copy()
+    assert copy == stats
+    stats.record(2, 4, 2, 4)
+    stats.chosen["a"] += 1
+    assert (copy.drafted_at, copy.accepted_at, copy.chosen["a"]) == ([1, 1, 1], [1, 0, 0], 1)

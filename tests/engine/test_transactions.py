@@ -259,6 +259,26 @@ def test_one_sample_ends_its_request(pair: Pair) -> None:
     check_at_rest(engine, pair)
 
 
+def test_a_sample_that_ends_with_its_sibling_writes_nothing(pair: Pair) -> None:
+    """Though the step has its tokens: nobody asks the criterion about them."""
+    calls = 0
+
+    def fails_once(output: Any) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise IndexError
+        return False
+
+    engine = engine_of(pair)
+    bad = engine.add(PROMPTS[0], SamplingParams(n=2, max_tokens=9, seed=1), criterion=fails_once)
+    finish(engine)
+    outputs = [sample.output for sample in bad.samples]
+    assert [(o.finish_reason, o.token_ids) for o in outputs] == [("error", [])] * 2
+    assert calls == 1 and engine.stats.tokens == 0
+    check_at_rest(engine, pair)
+
+
 @pytest.mark.parametrize("verb", ["pending", "holds"])
 def test_a_target_that_fails_before_a_prompt_is_read(
     pair: Pair, verb: str, monkeypatch: Any

@@ -565,6 +565,34 @@ def test_orders_after_a_cancellation_that_came_too_late(llm: LLM) -> None:
             asked.result(10)
 
 
+def test_a_thread_that_has_ended(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after something that ends it from outside: nobody waits for it."""
+    assert len(llm.generate(TEXTS[0], GREEDY)[0].token_ids) == 20
+    ended = threading.Thread(target=list)
+    ended.start()
+    ended.join()
+    with monkeypatch.context() as patched:
+        patched.setattr(llm._worker, "_thread", ended)
+        with pytest.raises(ForetokenError, match="has ended; load it once more"):
+            llm.worker.check()
+    llm.worker.check()
+
+
+def test_what_was_cancelled_is_told_nothing_more(llm: LLM) -> None:
+    """Least of all that its request got lost."""
+    told = list[Any]()
+
+    def add_and_cancel(engine: Engine) -> None:
+        request = engine.add(TEXTS[0], GREEDY)
+        llm._worker.follow(request.id, told.append)
+        llm._worker.cancel([request.id])
+
+    llm._worker.call(add_and_cancel)
+    assert len(llm.generate(TEXTS[1], GREEDY)[0].token_ids) == 20
+    llm.close()
+    assert [output.error for output in told if output.error is not None] == []
+
+
 def test_torch_is_set_up_on_the_thread(llm: LLM) -> None:
     """No gradients are recorded in passes, whoever calls."""
     seen: list[bool] = []

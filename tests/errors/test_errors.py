@@ -99,6 +99,10 @@ class Rude:
         raise RuntimeError
 
 
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
@@ -109,6 +113,7 @@ class Rude:
         (Rude(), "a value of type Rude"),
         (object(), "a value of type object"),
         ([1, Rude()], "a value of type list"),
+        (ENDLESS, "a value of type list"),
         ({"a": (1, None)}, "{'a': (1, None)}"),
         (Rude, "the class Rude"),
         (10**5000, "a value of type int"),
@@ -122,6 +127,7 @@ def test_a_value_in_a_sentence(value: object, words: str) -> None:
 
 def test_a_long_value_is_cut() -> None:
     assert shown("x" * 500).endswith(" …") and len(shown("x" * 500)) == 80
+    assert shown("x" * 78) == f"'{'x' * 78}'"  # which is as long as the other one
 
 
 def test_what_another_error_says() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -62,7 +64,7 @@ def test_what_takes_too_long_fails_and_threads_stay_few() -> None:
     assert late[0].settled
     with pytest.raises(ForetokenError, match="within 1 s"):
         late[0].result()
-    assert len(compiler._threads) <= compiling.THREADS
+    assert len(compiler._staff.threads) <= compiling.THREADS
     backend.go.set()
     others[-1].wait(5)
     assert others[-1].result() is START
@@ -102,17 +104,17 @@ def test_grammars_that_never_end_keep_no_other_from_being_compiled() -> None:
             assert waiting.result() is START
     with pytest.raises(Overloaded, match=r"6 grammars .* don't come to an end"):
         settled(waiting).result()
-    assert len(compiler._threads) <= compiling.MOST_THREADS
+    assert len(compiler._staff.threads) <= compiling.MOST_THREADS
     time.sleep(0.4)
     with pytest.raises(Overloaded, match=r"6 grammars .* don't come to an end"):
         compiler.compile(form("short, too late"))
     assert compiler.compile(form("short, after ab")).result() is START
     backend.go.set()
     for _ in range(500):
-        if len(compiler._threads) == compiling.THREADS:
+        if len(compiler._staff.threads) == compiling.THREADS:
             break
         time.sleep(0.01)
-    assert len(compiler._threads) == compiling.THREADS
+    assert len(compiler._staff.threads) == compiling.THREADS
     assert settled(compiler.compile(form("short, again"))).result() is START
     assert compiler.compile(form("a")).result() is START
 
@@ -158,6 +160,54 @@ def test_what_waits_for_others_is_not_late() -> None:
     assert settled(last).result() is START
 
 
+def compiling_still(threads: set[threading.Thread]) -> list[threading.Thread]:
+    """Those that are left of two, once the other one has ended."""
+    for _ in range(500):
+        left = [thread for thread in threads if thread.is_alive()]
+        if len(left) < 2:
+            break
+        time.sleep(0.01)
+    return left
+
+
+def test_the_threads_end_with_the_compiler() -> None:
+    """At once those that wait, and each other one after what it compiles."""
+    backend, before = Counting(), set(threading.enumerate())
+    compiler = Compiler(lambda: backend)
+    pending = compiler.compile(form("slow"))
+    compiler.compile(form("a")).wait(5)
+    begun(backend, 2)
+    threads = set(threading.enumerate()) - before
+    assert len(threads) == compiling.THREADS
+    freed = weakref.ref(compiler)
+    del compiler
+    assert freed() is None
+    [busy] = compiling_still(threads)
+    backend.go.set()
+    pending.wait(5)
+    busy.join(5)
+    assert pending.result() is START and not busy.is_alive()
+
+
+def test_the_interpreter_does_not_wait_for_a_grammar() -> None:
+    """It ends quietly, whatever is being compiled."""
+    code = """
+import threading, time
+from foretoken import StructuredOutputsParams
+from foretoken.grammar.compiling import Compiler
+begun = threading.Event()
+class Endless:
+    def compile(self, form):
+        begun.set()
+        time.sleep(600)
+compiler = Compiler(Endless)
+compiler.compile(StructuredOutputsParams(regex="a"))
+begun.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_waiting_leaves_nothing_behind() -> None:
     """An idle engine waits a hundred times a second."""
     backend = Endless()
@@ -194,7 +244,7 @@ def test_a_system_without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not waiting.settled
         with pytest.raises(RuntimeError, match="start new thread"):
             compiler.compile(form("short too"))
-        assert len(compiler._threads) == 2
+        assert len(compiler._staff.threads) == 2
     assert settled(waiting).result() is START
     backend.go.set()
 
@@ -208,6 +258,17 @@ def test_long_texts_are_forgotten_earlier(monkeypatch: pytest.MonkeyPatch) -> No
     for text in texts:
         compiler.compile(form(text)).wait(5)
     assert backend.asked == ["aaaa", "bbbb", "cccc", "bbbb", "d" * 20, "bbbb", "aaaa"]
+
+
+def test_a_pattern_of_white_space_is_a_part_of_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whose size grammars are forgotten."""
+    monkeypatch.setattr(compiling, "KEPT_CHARACTERS", 40)
+    backend = Counting()
+    compiler = Compiler(lambda: backend)
+    spaced = StructuredOutputsParams(json_object=True, whitespace_pattern=" " * 30)
+    for asked in (form("aaaa"), spaced, form("aaaa")):
+        compiler.compile(asked).wait(5)
+    assert backend.asked.count("aaaa") == 2
 
 
 def test_compiled_grammars_hold_no_texts() -> None:

@@ -122,6 +122,7 @@ def test_what_a_backend_raises_is_the_places_error() -> None:
     class Broken:
         def __init__(self) -> None:
             self.states: list[int] = []
+            self.spent = False
 
         def accept(self, token: int) -> bool:
             self.states.append(token)
@@ -131,7 +132,8 @@ def test_what_a_backend_raises_is_the_places_error() -> None:
             del self.states[-count:]
 
         def fill(self, words: object) -> None:
-            if 2 in self.states:
+            if self.spent or 2 in self.states:
+                self.spent = True
                 raise RuntimeError("too complex")
             words[0] = 7  # type: ignore[index]
 
@@ -143,6 +145,8 @@ def test_what_a_backend_raises_is_the_places_error() -> None:
     constraint = Constraint(CompiledGrammar("it", 3, Broken), END)
     first, second, third = constraint.places([0], [[2], [2, 0], []])
     assert "too complex" in str(first.error) and second.error is not None and third.error is None
+    [later] = constraint.places([0], [[0]])
+    assert later.error is None
 
 
 def test_a_marker_that_can_not_be_looked_for_is_no_free_text() -> None:
@@ -182,6 +186,13 @@ def test_reasoning_that_ends_inside_a_block(place: int) -> None:
     assert found == [None] * (place + 2) + [{0, 2}, {0}, {0, 2}]
     written = Constraint(marked, ENDLESS)
     assert allowed(written, [0, 2], [2], [2, 2]) == [{0, 2}, {0}]
+
+
+def test_reasoning_of_a_text_that_starts_again() -> None:
+    """Where the marker was before says nothing of it."""
+    constraint = Constraint(replace(GRAMMAR, reasoning_end=Ids((2, 2))), ENDLESS)
+    assert allowed(constraint, [0, 2, 2, 0], []) == [{0, 2}]
+    assert allowed(constraint, [0], [], [2], [2, 2]) == [None, None, {0, 2}]
 
 
 def test_forced_tokens() -> None:

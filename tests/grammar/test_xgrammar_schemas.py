@@ -44,6 +44,10 @@ READ_PAST: list[tuple[str, dict[str, Any]]] = [
     ("maxProperties", {"maxProperties": 0}),
     ("propertyNames", {"propertyNames": {"maxLength": 1}}),
     ("propertyNames", {"properties": {"ab": {}}, "propertyNames": {"maxLength": 1}}),
+    (
+        "propertyNames",
+        {"type": "object", "propertyNames": {"maxLength": 1}, "patternProperties": {"^a": {}}},
+    ),
     ("type", {"type": "object", "propertyNames": {"enum": ["a", 1]}}),
     (
         "additionalProperties",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from array import array
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from foretoken.lookup.longest_match import copy_after, repeated
+from foretoken.lookup.longest_match import copy_after, latest_match, repeated, unmarked
 
 
 def copied(tokens: list[int], limit: int, longest: int) -> list[int]:
@@ -34,6 +36,22 @@ def test_max_gram(tokens: list[int], limit: int, longest: int) -> None:
     """The latest of the longest matches, whatever the bytes of the tokens are."""
     assert copy_after(tokens, limit, longest) == copied(tokens, limit, longest)
     assert copy_after(tokens, 0) == []
+
+
+@given(st.lists(st.integers(-1, 2), min_size=1, max_size=20), st.integers(1, 4), st.integers(1, 6))
+def test_the_latest_of_the_longest(tokens: list[int], shortest: int, longest: int) -> None:
+    """Within the bounds, and with something after it that is no mark."""
+    found = (0, 0)
+    for size in range(shortest, longest + 1):
+        for end in range(size, len(tokens)):
+            if tokens[end - size : end] == tokens[-size:] and tokens[end] >= 0:
+                found = size, end
+    assert latest_match(array("i", tokens), shortest, longest) == found
+
+
+def test_a_mark_ends_a_text() -> None:
+    assert unmarked([3, 1, -2, 4, -1]) == [3, 1] and unmarked([1, 2]) == [1, 2]
+    assert unmarked([-1]) == unmarked([]) == []
 
 
 def test_a_text_that_repeats_itself_goes_on() -> None:

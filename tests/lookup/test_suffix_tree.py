@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from array import array
 from collections import Counter
 from collections.abc import Sequence as Seq
-from typing import Any
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -41,18 +42,26 @@ def counted(tree: SuffixTree) -> Counter[tuple[int, ...]]:
         for share, token, below in tree.following(place):  # type: ignore[arg-type]
             longer = (*phrase, token)
             assert tree.find(array("i", longer)) == below
-            found[longer] = below[0].count
-            assert share == pytest.approx(found[longer] / place[0].count)  # type: ignore[index]
+            found[longer] = tree._counts[below[0]]
+            assert share == pytest.approx(found[longer] / tree._counts[place[0]])  # type: ignore[index]
             waiting.append((longer, below))
     return found
 
 
-def below(tree: SuffixTree) -> list[Any]:
+def below(tree: SuffixTree) -> list[int]:
     """All nodes but the root."""
-    found = list(tree._root.children.values())
+    found = list(tree._children[0].values())
     for node in found:
-        found.extend(node.children.values())
+        found.extend(tree._children[node].values())
+    assert len(found) + 1 == tree.nodes
     return found
+
+
+def whole(tree: SuffixTree, held: Seq[array[int]]) -> bool:
+    """Whether runs are as long as they can be, and point into texts that are there."""
+    nodes = below(tree)
+    inside = all(any(tree._texts[node] is text for text in held) for node in nodes)
+    return inside and all(len(tree._children[node]) != 1 for node in nodes)
 
 
 def by_hand(texts: Seq[array[int]]) -> Counter[tuple[int, ...]]:
@@ -73,13 +82,12 @@ def test_texts_come_and_go(texts: list[list[int]], kept: int) -> None:
         held.append(text)
         assert counted(tree) == by_hand(held)
         assert tree.nodes <= 1 + 2 * sum(map(len, held))
-        assert all(len(node.children) != 1 for node in below(tree))
-        assert all(any(node.text is one for one in held) for node in below(tree))
+        assert whole(tree, held)
     for text in [*held]:
         tree.drop(held[0], 0, len(held.pop(0)))
         assert counted(tree) == by_hand(held), text
-        assert all(len(node.children) != 1 for node in below(tree))
-    assert tree.nodes == 1
+        assert whole(tree, held)
+    assert tree.nodes == 1 and not any(map(len, tree._texts))
 
 
 @given(TEXTS, st.integers(1, 5), st.integers(0, 9))
@@ -115,7 +123,7 @@ def test_a_text_that_grows(text: list[int], cuts: list[int]) -> None:
             done += 1
         assert (tree.read, tree.repeated) == (at, at - done)
         assert counted(tree) == phrases(text[:at], range(done), DEPTH)
-        assert all(len(node.children) != 1 for node in below(tree))
+        assert whole(tree, [tree._text])
 
 
 def _stands_before(text: list[int], start: int) -> bool:
@@ -135,6 +143,17 @@ def test_the_longest_known_end(texts: list[list[int]], tail: list[int]) -> None:
     known = by_hand(closed(texts))
     lengths = [n for n in range(1, min(DEPTH, len(tail) + 1)) if tuple(tail[-n:]) in known]
     assert tree.longest(array("i", tail)) == max(lengths, default=0)
+
+
+def test_the_collector_has_little_to_visit() -> None:
+    """A node is no object: a full collection, which visits all that there are, holds up a step."""
+    tree, random = SuffixTree(16), Random(0)
+    text = array("i", [*random.choices(range(50), k=4_000), -1])
+    gc.collect()
+    before = len(gc.get_objects())
+    tree.add(text, 0, len(text))
+    gc.collect()
+    assert tree.nodes > 4_000 and len(gc.get_objects()) - before < tree.nodes / 2
 
 
 def test_nothing_is_left_after_clear() -> None:

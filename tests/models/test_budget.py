@@ -129,3 +129,16 @@ def test_what_is_warm_makes_room() -> None:
     target.left = [10**9]
     budget.make_room()
     assert target.left
+
+
+def test_the_most_that_was_filled() -> None:
+    """As each sequence leaves, until it is counted anew."""
+    budget, cache = CacheBudget(100), Cache(1, written=40)
+    budget.join(cache)
+    for owner, written in enumerate((40, 70, 20)):
+        cache.written = written
+        budget.reserve(owner, 1)
+        budget.free(owner)
+    assert budget.peak == 70
+    budget.reset_peak()
+    assert budget.peak == 20

@@ -10,6 +10,7 @@ import torch
 
 from caches import stored
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache, KVShape, alike
 from foretoken.models.feed import Feed, chain_feed, token_feed, tree_feed
 from foretoken.models.model import CausalLM
@@ -250,6 +251,33 @@ def test_a_short_rows_padding_goes_to_the_last_cell() -> None:
     assert not stored(held)[:, :, 1].any()
 
 
+def test_padding_is_remembered() -> None:
+    """Its cell is there, and not clean, also after passes that had none."""
+    held = small(2)
+    slots = [held.acquire(owner, Text([1, 2], ""), 0) for owner in (1, 2)]
+    chain_feed(held, slots, [[1, 2], [1]])
+    before = held.written
+    chain_feed(held, slots, [[1, 2], [1, 2]])
+    assert held.written == before
+    for tensor in held.layer[0]:
+        tensor[1, :, 6] = torch.nan
+    held.lengths[1] = 2
+    held.release(2, warm=True)
+    assert held.lengths == [0, 2] and not stored(held)[:, :, :, :, 6:].any()
+
+
+def test_a_text_that_a_warm_one_goes_on_from_goes() -> None:
+    """It is of no use beside the longer one; one that begins otherwise stays."""
+    held = small(3, together=False)
+    for owner, tokens in enumerate(([1, 2, 3], [1, 2, 3, 4], [1, 2, 9])):
+        slot = held.acquire(owner, Text(tokens, ""), 0)
+        filled(held, slot, len(tokens), 1.0)
+        held.lengths[slot] = len(tokens)
+    for owner in (0, 2, 1):
+        held.release(owner, warm=True)
+    assert sorted(held.lengths) == [0, 3, 4]
+
+
 def test_what_was_written_before_a_copy_is_cleaned_too() -> None:
     """A copy's own cells after the copied ones: of a draft, say."""
     held = small(2)
@@ -303,6 +331,38 @@ def test_a_window_gives_back_what_it_has_passed() -> None:
     assert all(tensor[one, :, 3570:3600].all() for tensor in (*windowed, *full))
     held.release(2)
     assert held.written == 0 and held.keeps(one, 0)
+
+
+@pytest.mark.skipif(not long().lazy, reason="this system backs memory at once")
+@pytest.mark.parametrize(("widest", "passes"), [(1, 900), (500, 6)])
+def test_a_window_fills_no_more_than_is_reserved(widest: int, passes: int) -> None:
+    """Token by token and in the widest passes, at each of which something may stand that the window
+    has passed."""
+    budget = CacheBudget(widest=widest)
+    shapes = [KVShape(2, 8, 16), KVShape(1, 16, 8, 30)]
+    held = KVCache(shapes, 1, 4000, torch.float64, CPU, spare=10, budget=budget)
+    slot = held.acquire(1)
+    for _ in range(passes):
+        held.reserve([slot], [widest])
+        held.lengths[slot] += widest
+        assert held.written <= held.needs(held.lengths[slot])
+
+
+@pytest.mark.skipif(not long().lazy, reason="this system backs memory at once")
+def test_what_a_window_keeps() -> None:
+    """All that a text needs that is up to `spare` tokens shorter, at each length; and it is said of
+    just those lengths whose window is whole."""
+    held = long()
+    slot = held.acquire(1)
+    for length in range(800):
+        held.reserve([slot], [1])
+        assert held.keeps(slot, max(0, length - 10)), length
+        held.lengths[slot] += 1
+    grow(held, slot, 3000)
+    keys = held.layer[1].keys[slot, 0]
+    whole = [bool(keys[length - 30 : length].all()) for length in range(2300, 3000)]
+    assert [held.keeps(slot, length) for length in range(2300, 3000)] == whole
+    assert not all(whole) and any(whole)
 
 
 def test_a_copy_gives_back_what_stood_before_its_window() -> None:

@@ -3,6 +3,7 @@ this."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.engine.engine import check_pairing
 from foretoken.models.contrastive import Contrastive, PairedCache
+from foretoken.models.feed import chain_feed
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter
@@ -216,6 +218,39 @@ def test_models_of_transformers(models: Pair) -> None:
         prompts=PROMPTS[:2],
         expected=[slow_text(models, prompt, 12) for prompt in PROMPTS[:2]],
     )
+
+
+def test_a_pass_reads_both(models: Pair) -> None:
+    target = contrastive(models).target
+    for number in ("parameters", "bytes_read"):
+        own, drafts = getattr(models.target, number), getattr(models.draft, number)
+        assert getattr(target, number) == own + drafts
+
+
+def test_a_copy_has_the_amateurs_part_unread() -> None:
+    """Of a text whose logits were handed over: as much as the copy has of it."""
+    for length in (3, 2):
+        cache = contrastive(table_pair()).target.new_cache(2, 8)
+        assert isinstance(cache, PairedCache)
+        one, two = cache.acquire(1), cache.acquire(2)
+        feed = chain_feed(cache, [one], [[0, 1, 2]])
+        cache.handed_over(replace(feed, amateur_logits=torch.zeros(1, 3, 3)))
+        cache.keep([one], [[1, 2]])
+        cache.copy(one, two, length)
+        assert cache.unread([two]) == {two: [0, 1, 2][:length]}
+        assert (cache.lengths[two], cache.amateur.lengths[two]) == (length, 0)
+
+
+def test_windows_can_be_kept_in_both() -> None:
+    """For drafters that read a layer's whole history."""
+    models = (TableModel.random(7, seed, window=40) for seed in (1, 2))
+    cache = Contrastive(*models).new_cache(1, 2000)
+    slot = cache.acquire(1)
+    cache.keep_windows()
+    for _ in range(30):
+        cache.reserve([slot], [50])
+        cache.lengths[slot] += 50
+    assert cache.keeps(slot, 100)
 
 
 def test_levels(models: Pair) -> None:

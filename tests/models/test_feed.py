@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
+from foretoken.errors import ForetokenError
 from foretoken.models.cache import KVCache, alike
 from foretoken.models.feed import (
     block_feed,
@@ -85,6 +87,7 @@ def test_a_growing_tree_sees_its_earlier_levels() -> None:
     feed = frontier_feed(cache(4), [0], torch.tensor([[8, 9]]), sees, [0, 1, 1, 2, 2])
     assert feed.starts == [6] and feed.positions.tolist() == [[5, 5]]
     assert seen(feed, 0) == [[0, 1, 2, 3, 4, 6], [0, 1, 2, 3, 5, 7]]
+    assert feed.key_positions().tolist() == [[0, 1, 2, 3, 4, 4, 5, 5]]
 
 
 def test_a_window_counts_positions() -> None:
@@ -117,3 +120,44 @@ def test_all_positions_lie_below_the_reach() -> None:
     for feed in feeds:
         assert int(feed.positions.max()) < feed.reach
     assert feeds[0].reach == 14
+
+
+def test_padding_has_a_position_of_the_table() -> None:
+    """Behind a row that is full but for its own token, where another has more."""
+    held = cache(30, 2)
+    held.positions = 32
+    tree = from_paths([[], [[1, 2, 3]]], CPU)
+    for feed in (
+        chain_feed(held, [0, 1], [[7], [8, 9, 4, 4]]),
+        tree_feed(held, [0, 1], [1, 2], tree),
+    ):
+        assert int(feed.positions.max()) < 32 and feed.positions[:, 0].tolist() == [30, 2]
+        assert feed.length == feed.limit == 33  # with the cell that padding is written to
+
+
+def test_what_a_pass_is_too_long_for() -> None:
+    """32 cells, 30 of which are filled: what was run before in a draft counts, too."""
+    held, three = cache(30), torch.tensor([[7, 8, 9]])
+    sees = torch.ones(1, 2, 5, dtype=torch.bool)
+    for feed in (
+        lambda: scratch_feed(held, [0], three[:, :1], 2),
+        lambda: frontier_feed(held, [0], three[:, :2], sees, [0, 1, 1, 2, 2]),
+        lambda: rerun_feed(held, [0], three),
+        lambda: block_feed(held, [0], three[:, :1], 3),
+    ):
+        with pytest.raises(ForetokenError, match="exceeds the cache"):
+            feed()
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_no_cell_that_is_seen_has_been_passed(window: int) -> None:
+    """A growing tree's earlier levels stand between the text and its tokens, whose windows reach
+    back over the positions and not over the cells."""
+    sees = torch.tensor([[[1, 1, 0, 0, 0, 1, 0], [1, 0, 0, 0, 1, 0, 1]]], dtype=torch.bool)
+    held = KVCache(alike(1, 1, 1), 1, 200, torch.float64, CPU)
+    for length in range(60, 72):
+        held.lengths[:] = [length]
+        tokens = torch.tensor([[8, 9]])
+        feed = frontier_feed(held, [0], tokens, sees, [0, 1, 1, 1, 1, 2, 2])
+        first = min(int(row.nonzero()[0]) for row in feed.visible(window)[0])
+        assert feed.passed(feed.starts[0], window) <= first, length

@@ -23,6 +23,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import (
+    fetched,
     find,
     generation_ends,
     load_model,
@@ -77,6 +78,16 @@ def test_where_there_is_no_checkpoint(name: str) -> None:
     """Nothing is fetched for a name that can't be a hub id; what may be given is said."""
     with pytest.raises(ForetokenError, match=r"There is no checkpoint .*'openai-community/gpt2'"):
         find(name)
+
+
+def test_a_path_is_no_name_of_what_was_fetched(cache: Path) -> None:
+    """Though it ends with one."""
+    file = fetched("nowhere")
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"")
+    assert find("nowhere") == file
+    with pytest.raises(ForetokenError, match="There is no checkpoint"):
+        find("./nowhere")
 
 
 def test_why_the_hub_gives_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

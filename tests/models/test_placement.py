@@ -41,7 +41,6 @@ def test_the_dtype_of_weights_where_a_configuration_names_none(tmp_path: Path) -
     assert pick_dtype("auto", config, CPU, tmp_path) == torch.float32
     save_file(eighth, tmp_path / "model.safetensors")
     assert pick_dtype("auto", config, GPU, tmp_path) == torch.float32
-    assert pick_dtype("auto", config, GPU, Path("a.gguf")) == torch.float32
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+import transformers
 
 from foretoken import ForetokenError
-from foretoken.models.prune import opened, prune
+from foretoken.models.prune import _kept, opened, prune
 from foretoken.models.target import ModelTarget
 from foretoken.testing import logits_after, native, tiny_transformers
 from foretoken.testing.checks import PROMPTS
@@ -46,6 +50,40 @@ def test_what_is_pruned_is_what_weighs_least(deep: Pair) -> None:
     small = prune(model, 0.5, 0.5, target)
     expected = logits_after(target.model, PROMPTS[0])
     assert torch.allclose(logits_after(small, PROMPTS[0]), expected, atol=1e-10)
+
+
+def test_biases_of_outputs_stay(deep: Pair) -> None:
+    """They are of the states, of which none is left out."""
+    config = transformers.LlamaConfig(
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        attention_bias=True,
+        mlp_bias=True,
+    )
+    model = transformers.LlamaForCausalLM(config).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(0.2 * torch.randn_like(weight))
+    target = ModelTarget(native(model), 1, 64)
+    whole = prune(model, 1.0, 1.0, target)
+    assert torch.equal(logits_after(whole, [3, 9]), logits_after(target.model, [3, 9]))
+
+
+def test_keys_and_values_count_for_a_head() -> None:
+    """Here for the second one, whose queries are smaller."""
+    ones = torch.ones
+    read = torch.cat((0 * ones(4, 3), 2 * ones(4, 3)))
+    stored = {"q": torch.cat((1.1 * ones(8, 3), ones(8, 3))), "o": ones(3, 16), "k": read}
+    given = {f"at.self_attn.{name}": weight for name, weight in {**stored, "v": read}.items()}
+    given |= {"at.mlp.gate": ones(2, 3), "at.mlp.up": ones(2, 3), "at.mlp.down": ones(3, 2)}
+    weights = {f"{name}_proj.weight": weight for name, weight in given.items()}
+    small: Any = SimpleNamespace(num_key_value_heads=1, intermediate_size=1)
+    kept = _kept(weights.__getitem__, "at", small, groups=2, width=4)
+    assert kept.query.tolist() == [*range(8, 16)] and kept.value.tolist() == [4, 5, 6, 7]
 
 
 def test_adapters_beside_the_weights_are_refused() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,6 +14,7 @@ from foretoken.recommender.candidates import (
     LONGEST,
     Candidate,
     _distinct,
+    _of_the_target,
     find_candidates,
     with_auto,
 )
@@ -80,3 +83,15 @@ def test_lengths_and_names() -> None:
     assert auto.label == "auto a in q4" and auto.config["draft_backend"] == "q4"
     named = Candidate("sps b", {"method": "sps", "model": str(Path("x") / "b.gguf")})
     assert with_auto(named).label == "auto b"
+
+
+def test_a_copy_in_4_bits_must_read_less() -> None:
+    """Of a target that reads about as little there is none."""
+
+    def labels(bytes_read: int) -> list[str]:
+        model = SimpleNamespace(
+            levels=frozenset("abef"), parameters=100, bytes_read=bytes_read, source="here"
+        )
+        return [one.label for one in _of_the_target(cast(LLM, SimpleNamespace(model=model)), False)]
+
+    assert labels(100) == [*labels(60), "substitute"] and "early_exit" in labels(60)

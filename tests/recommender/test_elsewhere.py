@@ -9,6 +9,7 @@ import pytest
 
 from foretoken.config import build
 from foretoken.models.load import fetched, find
+from foretoken.recommender import elsewhere
 from foretoken.recommender.elsewhere import for_vllm, their_name
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.eagle import EagleModule
@@ -92,3 +93,11 @@ def test_names_of_ours_are_told_by_their_paths(
     (kept := fetched("small")).parent.mkdir(parents=True)
     kept.touch()
     assert for_vllm({**config, "model": "small"}, 2.0) is None
+
+
+def test_a_trees_tokens_are_a_chains_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as were accepted of it, rounded up, and at least one."""
+    monkeypatch.setattr(elsewhere, "_is_published", lambda model: True)
+    config = {"method": "eagle3", "model": "org/drafter"}
+    for tokens, length in ((1.0, 1), (2.0, 1), (2.1, 2), (4.9, 4)):
+        assert for_vllm(config, tokens) == {**config, "num_speculative_tokens": length}

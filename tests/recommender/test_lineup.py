@@ -78,3 +78,10 @@ def test_what_cannot_be_served(lineup: Lineup, checkpoints: Pair) -> None:
     late = Allowance.starting(99.0, lambda: next(times))
     assert lineup.load([small(checkpoints)], late, nothing) == []
     assert "give more seconds" in lineup.left_out["sps draft"]
+
+
+def test_auto_drafts_with_no_model_that_is_hopeless(lineup: Lineup, checkpoints: Pair) -> None:
+    """It then chooses between copies alone."""
+    slow = Prediction("sps draft", small(checkpoints).of_length(3), {Cell(1, 0.0): 0.5})
+    found = [one.label for one in lineup.finalists([slow], 2, [])]
+    assert found == ["sps draft, 3 tokens", "auto"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,3 +86,16 @@ def test_names_by_which_they_are_found_again(
     names = {place.name for place in nearby(tmp_path / "alone" / "target")}
     assert names >= {"mini-draft", "org/name", str(cache / "models" / "own")}
     assert len([name for name in names if "alone" in name]) == 0
+
+
+def test_a_few_tokens_in_common_make_no_tokenizer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than half of the target's must be there, each under the same id."""
+    ours = {text: number for number, text in enumerate("abcdef")}
+
+    def same(theirs: dict[str, int]) -> bool:
+        other = SimpleNamespace(get_vocab=lambda: theirs)
+        monkeypatch.setattr(models_nearby, "load_tokenizer", lambda path: other)
+        return same_tokenizer(SimpleNamespace(get_vocab=lambda: ours), Path())
+
+    assert same({**ours, "x": 9}) and same({text: ours[text] for text in "abcd"})
+    assert not same({text: ours[text] for text in "abc"}) and not same({**ours, "a": 9})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import pytest
 
 from foretoken.bench.measure.costs import Costs
@@ -30,18 +32,18 @@ COSTS: Costs = {
 CHAIN = Candidate("sps small", {"method": "sps", "num_speculative_tokens": 4}, any_length=True)
 
 
-def pair(draft_ms: float) -> tuple[Measured, Measured]:
+def pair(draft_ms: float, right: Seq[int] = (10, 10, 0, 0)) -> tuple[Measured, Measured]:
     """Ten steps of four drafted tokens, of which the first two are always right and the others
-    never; a drafted token takes `draft_ms`."""
+    never, or right so often; a drafted token takes `draft_ms`."""
     common = {"prefill": 0.0, "other": 0.0, "ttft": 0.0, "total": 1.0}
     own = answer(
-        token_ids=list(range(30)),
+        token_ids=list(range(10 + sum(right))),
         passes=10,
         engine_steps=10,
-        drafted=40,
-        drafted_at=[10, 10, 10, 10],
-        accepted_at=[10, 10, 0, 0],
-        seconds={**common, "draft": 10 * 4 * draft_ms / 1000, "verify": 0.1},
+        drafted=10 * len(right),
+        drafted_at=[10] * len(right),
+        accepted_at=list(right),
+        seconds={**common, "draft": 10 * len(right) * draft_ms / 1000, "verify": 0.1},
     )
     plain = answer(
         method=BASELINE,
@@ -102,3 +104,44 @@ def test_cells_choose_in_turn() -> None:
     assert [one.label for one in most_promising(some, 4)] == ["a", "c", "b"]
     assert [one.label for one in most_promising(some[3:], 2)] == ["d"]
     assert most_promising([], 2) == []
+
+
+def test_one_length_serves_all_temperatures() -> None:
+    """Of a draft that was longer at one of them no more is known at the other."""
+    long, short = pair(0.1, (10, 10, 10, 10)), pair(0.1, (10, 10))
+    for screened, length in (({0.0: long}, 4), ({0.0: long, 1.0: short}, 2)):
+        found = predict(CHAIN, screened, COSTS, [1])
+        assert found.best.config["num_speculative_tokens"] == length
+
+
+def test_steps_without_a_draft_take_no_time_to_draft() -> None:
+    """Of ten steps half have a tree of two levels, which took 20 ms in all."""
+    common = {"prefill": 0.0, "other": 0.0, "ttft": 0.0, "total": 1.0}
+    own = answer(
+        token_ids=list(range(15)),
+        passes=10,
+        engine_steps=10,
+        drafted=40,
+        drafted_at=[5, 5],
+        accepted_at=[5, 0],
+        seconds={**common, "draft": 0.02, "verify": 0.1},
+    )
+    plain = answer(
+        method=BASELINE,
+        token_ids=list(range(15)),
+        passes=15,
+        engine_steps=15,
+        drafted=0,
+        drafted_at=[],
+        accepted_at=[],
+        seconds={**common, "draft": 0.0, "verify": 0.15},
+    )
+    screened = {0.0: (measure([own], [plain]), measure([plain], [plain]))}
+    found = predict(Candidate("tree", {"method": "medusa"}), screened, COSTS, [1])
+    assert found.speedups[Cell(1, 0.0)] == pytest.approx(1.5 / 1.2)
+
+
+def test_the_mean_is_one_of_factors() -> None:
+    """Twice as fast here and half as fast there is no gain."""
+    [one] = promising(a=(2.0, 0.5))
+    assert one.mean == pytest.approx(1.0)

@@ -110,3 +110,16 @@ def test_how_many_are_timed() -> None:
     """Ten answers of 100 passes, 10 ms each, in two cells are 20 s a row; plain decoding and auto
     are rows too."""
     assert [affordable(COSTS, CELLS, 100, seconds) for seconds in (60, 180, 1e4)] == [2, 3, 4]
+
+
+def test_the_longest_unit_so_far_must_fit() -> None:
+    """And not only one as long as the last."""
+    now, took = [0.0], iter([1.0, 5.0, *[1.0] * 20])
+
+    def serve(unit: Unit) -> list[Answer]:
+        now[0] += next(took)
+        return []
+
+    timing = Timing(prompts(20), CELLS[:1])
+    timing.run(serve, Allowance.starting(12.0, lambda: now[0]), nothing)
+    assert now[0] == 8.0

@@ -61,3 +61,16 @@ def test_one_that_failed_has_failed() -> None:
     servings.add(unit, answers(unit, 80, 0, error="no memory"))
     [_, again, _] = servings.counting()
     assert [answer.error for answer in again] == [None, "no memory"]
+
+
+def test_one_that_failed_at_first_has_failed() -> None:
+    """Though its second serving went well."""
+    servings = Servings(iter(UNITS))
+    first = servings.next()
+    servings.add(first, answers(first, 400, 60, error="no memory"))
+    for _ in range(2):
+        unit = servings.next()
+        servings.add(unit, answers(unit, 80, 40))
+    assert servings.next() == first
+    servings.add(first, answers(first, 80, 40))
+    assert [answer.error for answer in servings.counting()[0]] == [None, "no memory"]

@@ -45,6 +45,7 @@ def test_plain_text() -> None:
             "Be brief.",
         ),
         ({"conversations": [{"from": "human", "value": "Hi"}]}, "Hi", None),
+        ({"data": ["Hi", "Hello", "More"]}, "Hi", None),
         ({"id": "x", "fields": {"deep": ["short", "the longest text"]}}, "the longest text", None),
     ],
 )
@@ -62,6 +63,7 @@ def test_json_of_any_kind(row: Any, turn: str, system: str | None) -> None:
         ('{"prompt": "Hi"}\n{"prompt": ', "here, line 2: not JSON"),
         ('{"prompt": "H\n{"prompt": "Hi"}\n{"prompt": "Ho"}', "here, line 1: not JSON"),
         ('{"messages": [{"role": "assistant", "content": "Hi"}]}', "line 1 has no turn of a user"),
+        ('{"data": ["Hi", "Ho"], "tools": [{"type": "function"}]}', "line 1 declares tools"),
     ],
 )
 def test_no_prompts(text: str, said: str) -> None:

@@ -131,3 +131,13 @@ def test_rows_from_answers() -> None:
     [unit] = [Unit(tuple(prompts(1)), 1, 0.0)]
     served.add(GREEDY, given(unit, BASELINE, 80, token_ids=[1] * 8) + given(unit, "pld", 10))
     assert not rows([Candidate("pld", {"method": "pld"})], served, [GREEDY])
+
+
+def test_what_pays_in_more_cells_comes_first() -> None:
+    """Before what gains more in one of them."""
+    some = [
+        row("sps", GREEDY, 4.0, 3.0, 5.0),
+        row("pld", GREEDY, 1.2, 1.1, 1.3),
+        row("pld", WARM, 1.2, 1.1, 1.3),
+    ]
+    assert verdict(some, [GREEDY, WARM]).method == "pld"

@@ -33,3 +33,18 @@ def test_a_greedy_batch_draws_nothing() -> None:
     sampled = Sequence.start([1], SamplingParams(), seed=1)
     assert isinstance(draws_for([greedy, greedy], CPU), GreedyDraws)
     assert isinstance(draws_for([greedy, sampled], CPU), KeyedDraws)
+
+
+def test_a_sequence_that_starts_again() -> None:
+    """Its text, its numbers and its ends are what they were; nobody has seen it, and it shares
+    nothing."""
+    ends = {"end_ids": frozenset({1}), "late_ids": frozenset({4})}
+    first = Sequence.start([5, 6], SamplingParams(), seed=3, sample=2, source=[8], **ends)
+    first.tokens.append(7)
+    first.salt, first.reusable, first.state["x"] = "a", 1, 1
+    again = first.afresh()
+    assert again.tokens == [5, 6, 7] and again.tokens is not first.tokens
+    for name in ("prompt_length", "params", "key", "end_ids", "late_ids", "source"):
+        assert getattr(again, name) == getattr(first, name), name
+    assert again.late_ids == {1, 4}
+    assert (again.salt, again.reusable, again.state) == (None, 0, {}) and again.id != first.id

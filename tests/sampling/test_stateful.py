@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import partial
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -94,6 +97,54 @@ def in_a_closure() -> LogitsProcessor:
     return process
 
 
+class Holding:
+    """A processor whose functions have the state."""
+
+    def __init__(self, make: Callable[[], LogitsProcessor]) -> None:
+        self.process, self.processors = make(), [make(), make()]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self.process(input_ids, scores)
+
+    def first(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        return self.processors[0](input_ids, scores)
+
+
+def apart(input_ids: Tensor, scores: Tensor, *, process: LogitsProcessor) -> Tensor:
+    return process(input_ids, scores)
+
+
+def counted_twice() -> LogitsProcessor:
+    """Two functions share the count; one of them adds it, the other one counts."""
+    calls = 0
+
+    def count() -> None:
+        nonlocal calls
+        calls += 1
+
+    def add(input_ids: Tensor, scores: Tensor, *, count: Callable[[], None]) -> Tensor:
+        count()
+        return scores + calls
+
+    return partial(add, count=count)
+
+
+def as_a_method(make: Callable[[], LogitsProcessor]) -> LogitsProcessor:
+    process = make()
+    return MethodType(lambda self, *given: process(*given), object())
+
+
+HOLDERS: dict[str, Callable[[Callable[[], LogitsProcessor]], LogitsProcessor]] = {
+    "attribute": Holding,
+    "list": lambda make: partial(lambda held, *given: held[0](*given), [make()]),
+    "partial": lambda make: partial(make()),
+    "keyword of a partial": lambda make: partial(apart, process=make()),
+    "bound method": lambda make: Holding(make).first,
+    "closure as a method": as_a_method,
+}
+"""Where a function with a state may be held."""
+
+
 class Counting:
     """The same in an attribute."""
 
@@ -105,7 +156,9 @@ class Counting:
         return scores + self.calls
 
 
-COUNTING = [in_a_default, in_a_keyword, in_a_closure, Counting]
+COUNTING = [in_a_default, in_a_keyword, in_a_closure, Counting, counted_twice]
+COUNTING += [partial(holder, in_a_closure) for holder in HOLDERS.values()]
+COUNTING += [partial(holder, in_a_default) for holder in HOLDERS.values()]
 
 PARAMS = SamplingParams(
     logits_processor_factories=[Turns, turning],
@@ -235,6 +288,49 @@ def test_texts_are_plain_decodings(method: str, temperature: float, slots: int) 
     check_seeded(make, rule, tiny_pair(), slots=slots, params=params)
 
 
+@pytest.mark.parametrize("method", ["prompt_lookup", "token_recycling"])
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_texts_where_an_object_holds_the_function(method: str, holder: str) -> None:
+    """Those of plain decoding with the function itself."""
+    bare, pair = replace(PARAMS, logits_processor_factories=[turning]), tiny_pair()
+    plain = [serve(pair.target, Nothing(), TargetOnly(), [p], bare)[0] for p in PROMPTS]
+    held = replace(PARAMS, logits_processor_factories=[partial(HOLDERS[holder], turning)])
+    check_seeded(
+        lambda pair: build({"method": method}).drafter,
+        build({"method": method}).verifier,
+        pair,
+        slots=len(PROMPTS),
+        params=held,
+        expected=[output.token_ids for output in plain],
+    )
+
+
+class Surprised:
+    """Favours a token by the scores that it has seen, which its function remembers."""
+
+    def __init__(self) -> None:
+        total = 0.0
+
+        def remember(scores: Tensor) -> int:
+            nonlocal total
+            total = 0.5 * total + float(scores.max())
+            return int(100 * total)
+
+        self.remember = remember
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        favoured = scores.clone()
+        favoured[:, self.remember(scores) % scores.shape[-1]] += 1.5
+        return favoured
+
+
+def test_scores_that_a_held_function_remembers() -> None:
+    """They are those of the text, whatever was drafted: nothing is made anew."""
+    params = replace(PARAMS, logits_processor_factories=[Surprised])
+    method = build({"method": "token_recycling"})
+    check_seeded(lambda pair: method.drafter, method.verifier, tiny_pair(), params=params)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_branch_that_is_accepted_late(temperature: float) -> None:
     """Where the right path is a tree's last, after wrong ones with a common beginning."""
@@ -305,18 +401,28 @@ def test_factories_that_make_none(factory: Any, said: str) -> None:
         output.raise_error()
 
 
-def test_what_cant_be_copied() -> None:
+class Locked(Turns):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Closed(Turns):
+    """The same, in a function that it holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        lock = threading.Lock()
+        self.locked = lambda: lock.locked()
+
+
+@pytest.mark.parametrize("factory", [Locked, Closed])
+def test_what_cant_be_copied(factory: Any) -> None:
     """The sentence names the copy, which the processor knows nothing of, and what to do."""
-
-    class Locked(Turns):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lock = threading.Lock()
-
-    params = SamplingParams(logits_processor_factories=[Locked], max_tokens=4)
+    params = SamplingParams(logits_processor_factories=[factory], max_tokens=4)
     [output] = serve(tiny_pair().target, Nothing(), TargetOnly(), [[1, 2]], params)
     said = str(output.error)
-    assert said.startswith("copy.deepcopy of a logits processor raised TypeError: cannot pickle")
+    assert said.startswith("Copying a logits processor raised TypeError: cannot pickle")
     assert "; give its class __deepcopy__, or keep outside of it what can't be copied." in said
 
 

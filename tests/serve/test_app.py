@@ -72,6 +72,15 @@ def test_web_pages_may_ask_where_they_are_allowed() -> None:
         assert "access-control-allow-origin" not in refused.headers
 
 
+def test_a_web_page_reads_why_it_is_refused() -> None:
+    """A browser keeps answers from it that don't say that it may have them."""
+    page = "https://huggingface.co"
+    with serving(toy(), allowed_origins=(page,), api_keys=("key",)) as served:
+        refused = httpx.get(f"{served.url}/v1/models", headers={"Origin": page})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == page
+
+
 def test_no_web_page_may_ask_by_default(http: httpx.Client) -> None:
     answer = http.get("/v1/models", headers={"Origin": "https://huggingface.co"})
     assert "access-control-allow-origin" not in answer.headers

@@ -39,6 +39,17 @@ def test_sixteen_tokens_by_default(client: OpenAI) -> None:
     assert answer.id.startswith("cmpl-") and answer.object == "text_completion"
 
 
+def test_as_many_tokens_as_the_server_says() -> None:
+    """In chats, too, where nothing is asked for."""
+    said: dict[str, Any] = {"messages": [{"role": "user", "content": "ab"}]}
+    with serving(toy(), defaults={"max_tokens": 3}) as served:
+        for route, body in (("completions", {"prompt": "ab"}), ("chat/completions", said)):
+            for more, count in (({}, 3), ({"max_tokens": 5}, 5)):
+                asked = body | more | {"ignore_eos": True}
+                answer = httpx.post(f"{served.url}/v1/{route}", json=asked).json()
+                assert answer["usage"]["completion_tokens"] == count
+
+
 def test_echo_and_logprobs(client: OpenAI, served: Served) -> None:
     [output] = offline(served, ["ab"], logprobs=2, prompt_logprobs=2)
     answer = client.completions.create(**FIXED, prompt="ab", echo=True, logprobs=2)
@@ -72,6 +83,12 @@ def test_prompt_logprobs(client: OpenAI) -> None:
     told = choice.model_extra["prompt_logprobs"]
     assert told[0] is None and [list(entry) for entry in told[1:]] == [["66"], ["67"]]
     assert told[1]["66"]["decoded_token"] == "token_id:66"
+    chunks = client.completions.create(
+        **FIXED, prompt="abc", stream=True, extra_body={"prompt_logprobs": 0}
+    )
+    first, *rest = (chunk.choices[0].model_extra or {} for chunk in chunks)
+    assert len(first["prompt_logprobs"]) == 3
+    assert rest and not any("prompt_logprobs" in more for more in rest)  # once is enough
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,10 @@ def test_more_than_the_queue_can_ever_take() -> None:
         asked: dict[str, Any] = {"model": "toy", "max_tokens": 2}
         assert len(client.completions.create(**asked, prompt="a", n=3).choices) == 3
         wrong: list[dict[str, Any]] = [{"prompt": "a", "n": 4}, {"prompt": ["a", "b"], "n": 2}]
-        for more in wrong:
-            with pytest.raises(openai.BadRequestError, match="takes 3 at a time"):
+        for more, field in zip(wrong, ("n", "prompt"), strict=True):
+            with pytest.raises(openai.BadRequestError, match="takes 3 at a time") as caught:
                 client.completions.create(**asked, **more)
+            assert caught.value.param == field
 
 
 def test_bodies() -> None:
@@ -55,6 +56,10 @@ def test_bodies() -> None:
         assert httpx.post(url, json={"prompt": "a" * 2000}).status_code == 413
         assert httpx.post(url, content=b"{}").status_code == 415
         assert httpx.post(url, data={"prompt": "a"}).status_code == 415
+        longest, kind = b'{"prompt": "a", "max_tokens": 1}'.ljust(1000), "application/json"
+        for body, status in ((longest, 200), (longest + b" ", 413)):
+            answer = httpx.post(url, content=body, headers={"content-type": kind})
+            assert answer.status_code == status
 
 
 def test_lengths() -> None:

@@ -62,6 +62,13 @@ def test_tokens_that_are_spelled_alike() -> None:
     assert written["top_logprobs"] == [{"\ufffd": -0.5, "a": -2.0}]
 
 
+def test_no_more_tokens_are_told_than_asked_for() -> None:
+    """Of those that are as likely, and so have one rank, the first."""
+    entry = {A: Logprob(-0.7, 1), B: Logprob(-0.7, 1)}
+    [told] = Spelling(ByteTokenizer(257)).chat([A], [entry], 1)["content"]
+    assert [other["token"] for other in told["top_logprobs"]] == ["a"]
+
+
 def test_a_token_is_spelled_once() -> None:
     """In however many places of a long prompt it stands."""
     tokenizer = Counting(257)

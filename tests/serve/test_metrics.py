@@ -10,6 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from foretoken import AsyncLLM, SamplingParams
 from foretoken.bench.remote import openai
+from foretoken.engine.outputs import CompletionOutput, RequestOutput
+from foretoken.engine.stats import RequestStats
 from foretoken.serve.metrics import Metrics
 from served import serving, toy
 
@@ -38,6 +40,7 @@ def test_counts_and_times() -> None:
         now, stats = read(served.url), served.llm.stats
         assert now["prompt_tokens_total"] == 2 and now["generation_tokens_total"] == 40
         assert now["request_success_total length"] == 1
+        assert "request_success_total abort" not in now
         told = httpx.get(f"{served.url}/metrics").text
         assert "prompt_tokens_total Tokens of prompts, cached ones too." in told
         assert now["num_requests_running"] == now["num_requests_waiting"] == 0
@@ -56,6 +59,21 @@ def test_counts_and_times() -> None:
         )
         parts = sum(now[f"request_{part}_time_seconds_sum"] for part in ("queue", "inference"))
         assert parts == pytest.approx(now["e2e_request_latency_seconds_sum"])
+
+
+def test_a_requests_time_per_token() -> None:
+    """After the first one, by the longest sample: all of them are written side by side."""
+    samples = [
+        CompletionOutput(i, token_ids=[7] * size, finish_reason="length")
+        for i, size in enumerate((5, 2))
+    ]
+    stats = RequestStats(queue_time=0.5, time_to_first_token=1.0, total_time=3.0)
+    labels = {"model_name": "toy", "engine": "0"}
+    with toy() as llm:
+        metrics = Metrics(AsyncLLM(llm), "toy", "foretoken", 256)
+        metrics.watch(SamplingParams(n=2)).see(RequestOutput(1, None, [1], samples, stats))
+        name = "foretoken:request_time_per_output_token_seconds_sum"
+        assert metrics.registry.get_sample_value(name, labels) == (3.0 - 1.0) / 4
 
 
 def test_an_answer_that_is_still_to_be_read_is_no_request() -> None:

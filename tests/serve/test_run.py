@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import pytest
 import uvicorn
 
 from foretoken import ForetokenError
+from foretoken.serve import run
 from foretoken.serve.run import _Server, listening
 
 
@@ -40,6 +42,19 @@ def test_a_second_signal_ends_it() -> None:
     assert server.should_exit and not server.force_exit
     server.handle_exit(signal.SIGTERM, None)
     assert server.force_exit
+
+
+def test_what_is_loaded_is_not_visited_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By Python's collector, which would halt every stream meanwhile."""
+    visited: list[int] = []
+    monkeypatch.setattr(_Server, "run", lambda *_, **__: visited.append(len(gc.get_objects())))
+    before = len(gc.get_objects())
+    try:
+        with listening("127.0.0.1", 0) as opened:
+            run.serve(lambda: None, opened, patience=1, logs_requests=False)  # type: ignore[arg-type]
+    finally:
+        gc.unfreeze()
+    assert visited[0] < before / 10
 
 
 def test_it_drains() -> None:

@@ -141,6 +141,8 @@ def test_what_each_step_goes_through_is_bounded() -> None:
         with pytest.raises(ApiError, match=f"texts; give at most {most:,}") as caught:
             params(body, {}, None, None)
         assert (caught.value.status, caught.value.param) == (400, name)
+        fits = CompletionBody.model_validate({"prompt": "a", name: ["b"] * most})
+        assert params(fits, {}, None, None)
     long = CompletionBody.model_validate({"prompt": "a", "bad_words": ["b" * 60_000] * 2})
     with pytest.raises(ApiError, match="120,000 characters; give at most 100,000 in all"):
         params(long, {}, None, None)

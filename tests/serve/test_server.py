@@ -52,9 +52,11 @@ def test_what_failed_is_told() -> None:
         assert caught.value.status == status
         assert ("Retry-After" in caught.value.headers) == busy
     sample.finish_reason, output.error = "cancelled", None
-    with pytest.raises(ApiError) as caught:
-        checked(output)
-    assert caught.value.status == 503
+    for samples in ([sample], [CompletionOutput(1, finish_reason="length"), sample]):
+        output.outputs = samples
+        with pytest.raises(ApiError) as caught:
+            checked(output)
+        assert caught.value.status == 503
 
 
 @pytest.mark.parametrize("more", [{}, {"structured_outputs": {"regex": "a+"}}], ids=len)

@@ -17,6 +17,7 @@ from foretoken.serve.settings import ServerSettings
         {"api_keys": ("",)},
         {"api_keys": ("good", "key\n")},
         {"api_keys": ("ü",)},
+        {"api_keys": ("key ",)},
         {"request_metrics": "all"},
         {"allow_credentials": True},
         {"tool_call_parser": "herms"},

@@ -85,6 +85,12 @@ TEXTS: list[tuple[str, str, str, list[Call]]] = [
         [Call("f", "{}")],
     ),
     ("hermes", '<tool_call>{"name": "f", "arguments": null }</tool_call>', "", [Call("f", "null")]),
+    (
+        "hermes",
+        '<tool_call>{"name": "f", "arguments": {}, "name": "time"}</tool_call>',
+        "",
+        [Call("f", "{}")],
+    ),
     ("llama3_json", CALL.replace("arguments", "parameters"), "", ASKED[:1]),
     ("llama3_json", f" <|python_tag|>{CALL}", f" <|python_tag|>{CALL}", []),
     ("llama3_json", f"<|python_tag|>{CALL}; {TIME}\n", "", ASKED),

@@ -38,6 +38,25 @@ def test_answers_are_written_once(
         write(llm, asked[1:], tmp_path, params, 200, show=False)
 
 
+def test_each_answer_has_a_seed_of_its_own(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever block and turn it is of, and another one where the training's is another."""
+    llm, seeds = LLM(checkpoints[0]), list[int]()
+    generate, talk = llm.generate, dataclasses.replace(PROMPTS[0], later=("and then",))
+
+    def noting(prompts: Any, params: Any) -> Any:
+        seeds.extend(each.seed for each in params)
+        return generate(prompts, params)
+
+    monkeypatch.setattr(llm, "generate", noting)
+    monkeypatch.setattr(answers, "_BLOCK", 2)
+    for seed in (5, 6):
+        params = SamplingParams(max_tokens=2, seed=seed)
+        write(llm, [talk, *PROMPTS[1:4]], tmp_path / str(seed), params, 64, show=False)
+    assert len(seeds) == 10 == len(set(seeds))
+
+
 def test_a_prompt_that_cannot_be_answered(
     checkpoints: tuple[Path, Path],
     tmp_path: Path,
@@ -57,7 +76,8 @@ def test_a_prompt_that_cannot_be_answered(
     with caplog.at_level(logging.WARNING):
         found = write(llm, [talk, *PROMPTS[1:3]], tmp_path, params, 64, show=False)
     assert [len(found.answer(i)) for i in range(len(found))] == [2, 2]
-    assert "1 prompts are left out, the first as: The prompt has token ids outside" in caplog.text
+    told = "1 prompts are left out, the first as: The prompt has token ids outside"
+    assert caplog.text.count(told) == 1  # and isn't asked about the next turn
 
 
 def test_a_prompt_that_cannot_be_written(

@@ -81,3 +81,13 @@ def test_sources_are_drawn_from_equally_often() -> None:
     drawn = [record for number in range(10) for record in batches._row(number)]
     assert 0.4 < sum(record < 2 for record in drawn) / len(drawn) < 0.6
     assert {0, 1} <= set(drawn) and max(drawn) == 99 and len(set(drawn)) > 90
+    alike = Batches.of([many, many], recipe, seed=3)
+    first = [record < 98 for number in range(10) for record in alike._row(number)]
+    assert 0.4 < sum(first) / len(first) < 0.6
+
+
+def test_how_many_nodes_a_draft_may_have() -> None:
+    """From a prompt's last token on, as many as serving would write after it but one, which the
+    target itself adds to a whole draft."""
+    records = Records.of([([1, 2, 3], [4, 5, 6])], 5, 97)
+    assert collate(records, [[0]], 8, 0.0).max_nodes.tolist() == [[-1, -1, 4, 3, 2, -1, -1, -1]]

@@ -106,6 +106,25 @@ def test_prompts_that_it_cannot_answer(
         DrafterTexts(module, *given)(4)
 
 
+def test_each_block_is_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By seeds that no other text has."""
+    seeds: list[int] = []
+
+    def generate(prompts: Any, params: Any) -> Any:
+        seeds.extend(each.seed for each in params)
+        return [SimpleNamespace(token_ids=[3], error=None) for _ in prompts]
+
+    writer = SimpleNamespace(generate=generate)
+    monkeypatch.setattr(drafter_texts, "beside", lambda *given: nullcontext(writer))
+    module: Any = SimpleNamespace(native=lambda: None, facts=SimpleNamespace(vocab_size=97))
+    nothing: Any = None
+    prompts = Records.of([([1], [2]), ([5], [6])], 4, 97)
+    texts = DrafterTexts(module, nothing, prompts, tmp_path, SamplingParams(seed=0), 2, 4, 0.0)
+    for step in (0, 3, 4):
+        texts(step)
+    assert len(seeds) == 4 == len(set(seeds))
+
+
 def test_a_drafter_samples_its_texts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Whatever the temperature of the target's answers; without epochs, which it has not."""
     settings = {"own_texts": 3, "shape": {"model": str(checkpoints[1])}, "distinct": 0.0}

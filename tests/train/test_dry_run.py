@@ -130,6 +130,7 @@ def test_target_and_heads_together(checkpoints: tuple[Path, Path]) -> None:
     adapted = dry_run("medusa2", str(checkpoints[0]), read_recipe("medusa2-lora"))
     assert adapted.drafter > whole.drafter
     assert adapted.parts["their gradients"] < adapted.parts["the drafter's weights"]
+    assert adapted.parts["the optimiser"] == 2 * adapted.parts["their gradients"]
 
 
 def test_shared_out_over_processes(large: str) -> None:

@@ -89,3 +89,9 @@ def test_a_target_in_half_precision_keeps_its_own(pair: Pair) -> None:
     assert learned.dtype == torch.bfloat16
     (1e-9 * learned.float().square().sum()).backward()
     assert learner.grad is not None and (learner.grad != 0).float().mean() > 0.9
+
+
+def test_a_draft_has_no_more_nodes_than_serving_has_room_for(pair: Pair) -> None:
+    rows = collate(written(pair.target), [[0, 1]], 40, 0.0)
+    found = FrozenTarget(pair.target, nodes=3).lesson(rows, (-1,)).max_nodes
+    assert found.max() == 3 and torch.equal(found, rows.max_nodes.clamp(max=3))

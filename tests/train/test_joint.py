@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import GPT2Config
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.medusa import MedusaHeads
 from foretoken.models.load import load_model
 from foretoken.train.job import Job
 from foretoken.train.joint import METHOD, JointModule
@@ -79,6 +80,20 @@ def test_the_heads_loss_reaches_the_head_that_they_share(checkpoints: tuple[Path
         weight -= 2e-5 * way
         below = loss().item()
     assert found == pytest.approx((above - below) / 2e-5, rel=1e-3) and abs(found) > 1e-3
+
+
+def test_heads_of_a_checkpoint_begin_as_they_are(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """And not as the target's, as new ones do."""
+    target = load_model(checkpoints[0], backend="plain")
+    facts = Facts.of(target)
+    MedusaHeads(facts, num_heads=1).save(tmp_path, {})
+    joint = JointModule(facts, model=str(checkpoints[0]), heads=str(tmp_path))
+    joint.copy_from(target)
+    saved = load_file(tmp_path / "model.safetensors")
+    for name, weight in joint.heads.state_dict().items():
+        assert torch.equal(weight, saved[name])
 
 
 @pytest.mark.parametrize("tied", [False, True])

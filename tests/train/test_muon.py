@@ -90,3 +90,16 @@ def test_a_step_moves_by_the_rate_and_the_shape() -> None:
     Muon([weight], lr, weight_decay=0.5).step()
     moved = torch.linalg.svdvals((before * (1 - lr * 0.5) - weight.detach()) / (lr * 2))
     assert moved.min() > 0.6 and moved.max() == pytest.approx(1, abs=0.3)
+
+
+def test_the_momentum_looks_ahead() -> None:
+    """Nesterov's: a step follows the new gradient more than its mean does."""
+    weight, lr = nn.Parameter(torch.zeros(8, 8)), 0.1
+    optimizer, mean = Muon([weight], lr), torch.zeros(8, 8)
+    for gradient in torch.randn(2, 8, 8):
+        before = weight.detach().clone()
+        weight.grad = gradient.clone()
+        optimizer.step()
+        mean = 0.95 * mean + 0.05 * gradient
+        expected = orthogonal(0.05 * gradient + 0.95 * mean)
+        torch.testing.assert_close((before - weight.detach()) / lr, expected, atol=2e-2, rtol=0)

@@ -12,7 +12,7 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.models.load import generation_ends
-from foretoken.train.prune import Size, prune, write
+from foretoken.train.prune import Size, _Seen, prune, write
 
 transformers = pytest.importorskip("transformers")
 
@@ -34,10 +34,11 @@ CLASSES = {
 }
 
 
-def model_of(family: str = "llama", tied: bool = True) -> Any:
+def model_of(family: str = "llama", tied: bool = True, **more: Any) -> Any:
     config, kind = (getattr(transformers, name) for name in CLASSES[family])
     torch.manual_seed(0)
-    model = kind(config(**NUMBERS, tie_word_embeddings=tied, rms_norm_eps=1e-12)).double().eval()
+    numbers = {**NUMBERS, "tie_word_embeddings": tied, "rms_norm_eps": 1e-12, **more}
+    model = kind(config(**numbers)).double().eval()
     for weight in model.parameters():
         weight.data = torch.randn_like(weight) * 0.3 + (weight.dim() == 1)
     return model
@@ -106,6 +107,30 @@ def test_what_is_cut_costs_little(family: str = "llama") -> None:
     small = prune(model, Size(intermediate_size=17), TEXTS)
     for one, two in zip(logits(small), logits(model), strict=True):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
+
+
+def test_layers_stay_of_their_kind() -> None:
+    """As those with a window, wherever they stand then."""
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    model = model_of("qwen3", layer_types=kinds, use_sliding_window=True, sliding_window=4)
+    with torch.no_grad():
+        first = model.model.layers[0]
+        for out in (first.self_attn.o_proj, first.mlp.down_proj):
+            out.weight.zero_()
+    assert prune(model, Size(layers=3), TEXTS).config.layer_types == kinds[1:]
+
+
+def test_norms_see_every_token_alike() -> None:
+    """However large it is before them."""
+    model, channels = model_of(), [0, 3, 4]
+    with torch.no_grad():
+        model.model.embed_tokens.weight[TEXTS[0][0]] *= 100
+    seen = _Seen(model)
+    seen.read(TEXTS)
+    states = model.model.embed_tokens.weight[[token for text in TEXTS for token in text]].detach()
+    shares = states.square() / states.square().mean(-1, keepdim=True)
+    expected = float(shares[:, channels].mean().sqrt())
+    assert seen.factor(0, "input_layernorm.weight", channels) == pytest.approx(expected)
 
 
 def test_sizes_that_do_not_fit() -> None:

@@ -23,3 +23,10 @@ def test_a_part_without_texts() -> None:
     """Its numbers are whole ones too."""
     both = Records.joined([Records.of([([1], [2])], 4, 9), Records.of([], 4, 9)])
     assert len(both.without_loops(0.0)) == 1 and both.prompt(0) == [1]
+
+
+def test_answers_that_loop_are_left_out() -> None:
+    """One that has just the share of different pieces that is asked for stays."""
+    records = Records.of([([1], [2] * 12), ([1], [*range(12)])], 16, 97)
+    kept = records.without_loops(1.0)
+    assert [kept.answer(i) for i in range(len(kept))] == [[*range(12)]]

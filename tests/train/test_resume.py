@@ -42,6 +42,17 @@ def test_all_of_it_is_found_again(tmp_path: Path) -> None:
         assert all(torch.equal(kept[name], two["state"][number][name]) for name in kept)
 
 
+def test_of_two_states_the_newer_one_is_resumed(tmp_path: Path) -> None:
+    """A process may be killed before it has removed the other."""
+    for step in (1, 2):
+        state_of(tmp_path / str(step), step).save()
+    older = tmp_path / "1" / "step-00000001.pt"
+    older.rename(tmp_path / "2" / older.name)
+    state = state_of(tmp_path / "2", 5)
+    state.resume()
+    assert state.progress.step == 2
+
+
 def test_a_state_is_on_the_disk_before_it_takes_anothers_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

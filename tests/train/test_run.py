@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +22,18 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.files import held
+from foretoken.testing import Pair
 from foretoken.train.data import read_conversations
+from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome
-from foretoken.train.recipe import read_recipe
-from foretoken.train.run import make, note_run, prepare
+from foretoken.train.recipe import SCHEDULES, read_recipe
+from foretoken.train.run import finish, initial_module, make, note_run, prepare
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
+from lessons import written
 from trainings import PROMPTS, SMALL, small_lm_job, train_small_lm, tuned
 
 pytest.importorskip("accelerate")
@@ -250,6 +258,33 @@ def test_what_a_training_leaves(
         train_heads(checkpoints[0], prompts, tmp_path, keep_every=0)
 
 
+LEFT: dict[str, Callable[[float], float]] = {
+    "constant": lambda done: 1.0,
+    "linear": lambda done: 1 - done,
+    "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_more_steps_follow_the_schedule(
+    checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path, schedule: str
+) -> None:
+    """Of the new number; another schedule is another training."""
+    given = {"lr": 1e-3, "matrix_lr": 0.0, "warmup": 0.0, "floor": 0.0, "schedule": schedule}
+    for total in (3, 6):
+        train_heads(checkpoints[0], prompts, tmp_path, steps=total, **given)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rates = [
+        1e-3 * LEFT[schedule]((step - 1) / (total - 1)) for total in (3, 6) for step in range(6)
+    ]
+    assert [line["step"] for line in lines] == list(range(1, 7))
+    assert [line["lr"] for line in lines[1:]] == pytest.approx([*rates[1:3], *rates[9:]])
+    other = SCHEDULES[SCHEDULES.index(schedule) - 1]
+    refusal = f"in .*: schedule was '{schedule}' and is now '{other}'; give another --out\\.$"
+    with pytest.raises(ForetokenError, match=refusal):
+        train_heads(checkpoints[0], prompts, tmp_path, steps=6, **{**given, "schedule": other})
+
+
 def test_another_target_of_the_same_shape(
     checkpoints: tuple[Path, Path], prompts: Path, tmp_path: Path
 ) -> None:
@@ -406,3 +441,36 @@ def test_the_estimate_of_drawn_chains(checkpoints: tuple[Path, Path], tmp_path: 
     )
     expected, served = outcome.expected.acceptance_length, outcome.served.mean_acceptance_length
     assert expected == pytest.approx(served, rel=0.2) and expected > 1.5
+
+
+def test_the_best_weights_are_the_checkpoints(pair: Pair, tmp_path: Path) -> None:
+    """Not the last ones, where these had a smaller estimate."""
+    heads = MedusaHeads(Facts.of(pair.target), num_heads=1).double()
+    heads.save(tmp_path, {})
+    best = {name: weight.clone() for name, weight in heads.state_dict().items()}
+    with torch.no_grad():
+        for weight in heads.parameters():
+            weight.add_(1.0)
+    job: Any = SimpleNamespace(out=tmp_path, recipe=SimpleNamespace(rows=2))
+    llm = SimpleNamespace(tokenizer=None)
+    setting: Any = SimpleNamespace(job=job, held_out=written(pair.target), llm=llm)
+    subject: Any = SimpleNamespace(extra={})
+    finish(setting, subject, heads, FrozenTarget(pair.target))
+    saved = load_file(tmp_path / "model.safetensors")
+    assert all(torch.equal(saved[name], weight) for name, weight in best.items())
+
+
+def test_a_seed_decides_what_a_training_begins_with(pair: Pair) -> None:
+    """Whatever was drawn before."""
+    facts, records = Facts.of(pair.target), {"target": written(pair.target)}
+    subject: Any = SimpleNamespace(new_module=lambda: MlpSpeculatorStages(facts, num_heads=1))
+
+    def begun(seed: int) -> torch.Tensor:
+        job = SimpleNamespace(seed=seed)
+        setting: Any = SimpleNamespace(job=job, records=records, facts=facts)
+        module = initial_module(setting, subject, FrozenTarget(pair.target))
+        return module.state_dict()["proj.0.weight"]
+
+    first = begun(1)
+    torch.randn(3)
+    assert torch.equal(begun(1), first) and not torch.equal(begun(2), first)

@@ -55,6 +55,13 @@ def test_held_out_texts_where_all_answers_loop(
     assert [some.prompt(i) for i in range(len(some))] == [[5, 6], [9]]
 
 
+def test_answers_that_loop_are_left_out(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Here all, as more is asked for than there can be."""
+    job = small_lm_job(checkpoints[0], tmp_path, distinct=2.0)
+    with pytest.raises(ForetokenError, match=r"There are 0 texts to learn from \(target\)"):
+        texts(LLM(str(checkpoints[0])), job)
+
+
 def test_held_out_texts_without_prompts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """The target goes on from the first half of each, as much as there is room for."""
     llm, target = LLM(str(checkpoints[0])), checkpoints[0]

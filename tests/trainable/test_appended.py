@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
-from foretoken.trainable.appended import draw_places
+from foretoken.trainable.appended import block_ranks, draw_places
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.trees.join import join
@@ -65,6 +67,27 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     assert float(loss.detach()) == pytest.approx(total, rel=1e-6)
     loss.backward()
     assert (module.embeddings.grad.abs().sum(-1) > 0).all()
+
+
+def test_predictions_end_with_their_text(small: Pair, records: Records) -> None:
+    """A block at the end of one predicts nothing of the next one in its row, nor after the row."""
+    module, frozen = seeded(PassTokens, small, num_tokens=3), FrozenTarget(small.target)
+    lesson = frozen.lesson(collate(records, [[0, 1]], 44, 0.25), (-1,))
+    everywhere = torch.ones_like(lesson.tokens, dtype=torch.bool)
+    states = partial(module.states, lesson)
+    ranks = block_ranks(lesson, everywhere, states, 2, 3, lesson.head)[0]
+    owner = lesson.records[0].tolist()
+    for place in range(44):
+        for i, goal in enumerate(range(place + 2, place + 5)):
+            inside = goal < 44 and owner[goal] == owner[place]
+            assert (ranks[place, i] < 23) == inside
+
+
+def test_places_are_drawn_where_something_follows(small: Pair, records: Records) -> None:
+    """Not at a row's end, whatever it begins with."""
+    rows = collate(records, [[0, 1], [2, 3]], 44, 0.25)
+    lesson = FrozenTarget(small.target).lesson(rows, (-1,))
+    assert draw_places(lesson, 42, 2).sort(1).values.tolist() == [[*range(42)]] * 2
 
 
 @pytest.mark.parametrize("kind", ["native", "adapter"])

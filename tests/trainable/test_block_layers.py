@@ -76,6 +76,17 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     assert all(w.grad is not None and w.grad.abs().sum() > 0 for w in module.parameters())
 
 
+def test_no_block_stands_where_no_answer_follows(small: Pair) -> None:
+    """Also in a row that has fewer places for them than another."""
+    pairs = [([5] * 2, [7] * 14), ([5] * 10, [7] * 6)]
+    module, texts = block_module(small, anchors=1000), Records.of(pairs, 20, 23)
+    rows = collate(texts, [[0], [1]], 16, 0.0)
+    lesson = FrozenTarget(small.target).lesson(rows, module.hidden)
+    _, row, token, ahead = module.predictions(lesson)
+    assert set(row.tolist()) == {0, 1}
+    assert (lesson.weight[row, token - ahead] > 0).all()
+
+
 def test_blocks_are_drawn(small: Pair, records: Records) -> None:
     """So many a row, others each time, and none where no answer is."""
     module = block_module(small, anchors=2)

@@ -14,8 +14,10 @@ from foretoken.models.target import ModelTarget
 from foretoken.registry import drafter_class
 from foretoken.testing import Pair, tiny_pair
 from foretoken.train.drafter import trainable
+from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts
 from lessons import randomised
+from modules import block_module
 
 
 def heads_for(pair: Pair, seed: int = 0, scale: float = 0.3, **shape: object) -> MedusaHeads:
@@ -81,6 +83,13 @@ def test_numbers_that_no_tensor_has(
     path.write_text(json.dumps({**config, "shape": {**config["shape"], **change}}))
     with pytest.raises(ForetokenError, match=message):
         kind.load(tmp_path, access)
+
+
+def test_the_last_layer_may_be_read(small: Pair, tmp_path: Path) -> None:
+    """Its states are there, before the norm."""
+    block_module(small, target_layer_ids=(1,)).save(tmp_path, {})
+    read = BlockModule.load(tmp_path, ModelTarget(small.target, 1, 32))
+    assert read.hidden == (2, -1) and small.target.layers == 2
 
 
 @pytest.mark.parametrize(

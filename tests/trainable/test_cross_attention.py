@@ -9,13 +9,15 @@ import torch
 
 from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.glide import Glide
+from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable import cross_attention
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.cross_attention import CrossAttentionModule
+from foretoken.trainable.cross_attention import CrossAttentionModel, CrossAttentionModule
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from foretoken.verify.speculative import Speculative
 from modules import glimpse_module, learned_glimpse_module
@@ -81,10 +83,18 @@ def test_targets(small: Pair) -> None:
     with pytest.raises(ForetokenError, match=r"head_dim 16 and this target has 8"):
         known.check(module.facts, "It")
     Facts(32, 23, 2).check(module.facts, "It")
+    known.check(Facts(32, 23, 2), "It")  # of which these numbers aren't known
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         Glide()
     with pytest.raises(ForetokenError, match="below the target's 2 layers"):
         CrossAttentionModule.from_shape(module.facts, {"read_layer": 2}, "it")
+
+
+def test_nothing_is_drafted_where_the_targets_cache_is_empty(small: Pair) -> None:
+    """Before the root of one token there is none to attend to."""
+    model = CrossAttentionModel(glimpse_module(small), ModelTarget(small.target, 1, 32), 4)
+    texts = (Sequence.start(prompt, SamplingParams()) for prompt in ([5], [5, 6]))
+    assert [model.room(text) for text in texts] == [0, 4]
 
 
 def test_a_long_prompt_is_read_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:

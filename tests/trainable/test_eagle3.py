@@ -66,3 +66,11 @@ def test_norms_that_there_are_not(small: Pair, norms: object) -> None:
     """They would be left out without a word."""
     with pytest.raises(ForetokenError, match="of the recipe doesn't fit: Unknown norm"):
         Eagle3Module.from_shape(Facts.of(small.target), {"norms": norms}, "the recipe")
+
+
+def test_what_is_normed_already_goes_to_the_head_as_it_is(small: Pair) -> None:
+    """Where a checkpoint norms the outputs before the next entry reads them."""
+    outputs = torch.randn(2, 3, 32).double()
+    for norms in ([], ["norm_output"]):
+        module = seeded(Eagle3Module, small, norms=norms)
+        assert torch.equal(module.normed(outputs), outputs) == bool(norms)

@@ -69,6 +69,18 @@ def test_learning_all_tokens_is_learning_with_the_targets_head(
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_head_of_some_tokens_begins_as_the_targets(kind: str, small: Pair) -> None:
+    """With the rows of its own tokens, here the last ones."""
+    cls, shape = KINDS[kind]
+    module = seeded(cls, small, draft_vocab_size=6, **shape)
+    module.set_token_counts(torch.arange(23))
+    module.copy_from(FrozenTarget(small.target))
+    states = torch.randn(4, 32).double()
+    assert module.ids.tolist() == [*range(17, 23)]
+    torch.testing.assert_close(module.lm_head(states), small.target.head(states)[:, 17:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_serves(kind: str, small: Pair, tmp_path: Any) -> None:
     """From a file; greedy texts are plain decoding's, and drafts have tokens of any number."""
     cls, shape = KINDS[kind]

@@ -44,3 +44,12 @@ def test_rotations_depend_on_distance_alone() -> None:
 
     torch.testing.assert_close(product(3, 7), product(103, 107))
     assert not torch.allclose(product(3, 7), product(3, 8))
+
+
+def test_a_rotation_may_make_what_it_turns_larger() -> None:
+    """As YaRN's does; at the beginning, where nothing is turned, that is all."""
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    scaling = {**yarn, "attention_factor": 1.5}
+    shape = LayerShape.for_width(16, 1, heads=2, rope_scaling=scaling)
+    cos, sin = rotary_angles(shape, torch.tensor([[0]]), torch.zeros(1))
+    assert cos.flatten().tolist() == [1.5] * 8 and not sin.any()

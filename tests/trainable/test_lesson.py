@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.trainable.lesson import Estimate, Lesson, estimate, numbers_at_once
+from foretoken.trainable.lesson import (
+    Estimate,
+    Lesson,
+    drawn_acceptance,
+    estimate,
+    numbers_at_once,
+)
 
 
 def test_a_walk_by_hand() -> None:
@@ -24,6 +30,12 @@ def test_a_walk_by_hand() -> None:
     total.add(found)
     total.add(found)
     assert total.acceptance_length == pytest.approx(6 / 3.5)
+
+
+def test_a_chain_ends_with_its_budget() -> None:
+    """Of two nodes a third is none, whatever its chance."""
+    found = drawn_acceptance(torch.full((1, 3, 3), 0.5), torch.tensor([[2, 0, -1]]))
+    assert found.tolist() == [[[0.5, 0.25, 0.0], [0.0] * 3, [0.0] * 3]]
 
 
 def test_a_gpu_computes_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,22 @@ def test_memory_grows_with_a_row_and_not_with_its_square(
     assert found[1][0] < 2048**2 / 4
 
 
+@pytest.mark.parametrize("name", ["peagle", "specdec"])
+def test_many_blocks(small: Pair, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With twice the length and twice the blocks twice as much: nothing has numbers for each block
+    and place."""
+    at_once(monkeypatch, 100_000)
+    cls, shape = MODULES[name]
+    found = [
+        memory(
+            seeded(cls, small, **{**shape, "blocks": length // 4}).train(), lesson_of(small, length)
+        )
+        for length in (512, 1024)
+    ]
+    for one, two in zip(*found, strict=True):
+        assert two <= 2.1 * one
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_long_rows_by_default(small: Pair, name: str) -> None:
     """No tensor has a quarter of the numbers that masks of all pairs of a row have."""

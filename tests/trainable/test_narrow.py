@@ -17,7 +17,6 @@ from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.narrow import NarrowLinear
 
 PROMPTS = ["Translate to German: the cat sleeps.", "What is 12 + 30?"]
-OWN_HEADS = (MedusaHeads, HydraHeads, MlpSpeculatorStages)
 DRAFTERS = ("eagle3", "eagle", "mtp", "dflash", "medusa", "hydra")
 pytestmark = pytest.mark.skipif(not blocks.has_loops(), reason="this machine can't build the loops")
 

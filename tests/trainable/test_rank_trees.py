@@ -18,10 +18,10 @@ from foretoken.trees.grow import MEDUSA_63, widths_of
 def test_a_tree_by_ranks() -> None:
     """A path is accepted as far as the text's ranks follow it, and no further than the budget."""
     paths = ((0,), (1,), (0, 0), (0, 2), (1, 1), (0, 2, 0))
-    ranks = torch.tensor([[[0, 2, 0], [1, 1, 0], [2, 0, 0], [0, 1, 0], [0, 2, 0], [0, 2, 0]]])
-    max_nodes = torch.tensor([[9, 9, 9, 9, 3, 0]])
-    lengths = tree_acceptance(ranks, max_nodes, paths).sum(-1)
-    assert lengths.tolist() == [[3, 2, 0, 1, 1, 0]]
+    rows = [[0, 2, 0], [1, 1, 0], [2, 0, 0], [0, 1, 0], [0, 2, 0], [0, 2, 0], [0, 9, 0]]
+    max_nodes = torch.tensor([[9, 9, 9, 9, 3, 0, 9]])
+    lengths = tree_acceptance(torch.tensor([rows]), max_nodes, paths).sum(-1)
+    assert lengths.tolist() == [[3, 2, 0, 1, 1, 0, 1]]
 
 
 def test_a_tree_of_drawn_siblings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from foretoken import SamplingParams
@@ -25,15 +26,19 @@ def test_forks_start_after_the_prompt() -> None:
     assert rows == [0, 2] and held is not None and held.tolist() == [[13.0], [1.0]]
 
 
-def test_forks_of_a_text_that_started_again() -> None:
-    """Its output was read like a prompt, in chunks of two, and isn't the prompt's end."""
+@pytest.mark.parametrize("source", [0, 3])
+def test_forks_of_a_text_that_started_again(source: int) -> None:
+    """Its output was read like a prompt, in chunks of two, and isn't the prompt's end. What the
+    first chunk has of a source are no tokens of the text."""
     states, none = LastStates(), torch.empty(1, 0)
     first, copy = (Sequence.start([1, 2, 3, 4], SamplingParams()) for _ in range(2))
     first.tokens += [5, 6, 7]
     for read in range(0, 6, 2):
-        hidden = {-1: torch.arange(read, read + 2.0)[None, :, None]}
+        more = 0 if read else source
+        hidden = {-1: torch.arange(read - more, read + 2.0)[None, :, None]}
         scores = Scores(none, none, none, hidden)
-        states.observe([first], [Step([], [], 0, 0, empty(1, none.device), scores, read=2)])
+        chunk = {"read": 2 + more, "source": more}
+        states.observe([first], [Step([], [], 0, 0, empty(1, none.device), scores, **chunk)])
     states.fork(first, copy)
     _, held = states.available([first, copy])
     assert held is not None and held.tolist() == [[5.0], [2.0]]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import gguf_files
 from foretoken import ForetokenError
@@ -103,6 +104,31 @@ def test_texts_of_a_gguf_file_end_where_they_did(tmp_path: Path) -> None:
     TrainedLM(Facts(0, gguf_files.VOCAB, 0), model=str(began)).save(tmp_path / "own", {})
     found = load_model(tmp_path / "own").eos_ids
     assert found == load_model(began).eos_ids == {gguf_files.VOCAB - 2, gguf_files.VOCAB - 1}
+
+
+NUMBERS = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+}
+
+
+def test_a_new_embedding_is_the_targets_without_its_mean(checkpoints: tuple[Path, Path]) -> None:
+    """On as many of its directions as there is room for, as large as new weights are."""
+    target = load_model(checkpoints[0], backend="plain")
+    drafter = TrainedLM(Facts.of(target), **NUMBERS)
+    drafter.copy_from(target)
+    weight = drafter.lm.get_input_embeddings().weight.detach()
+    assert weight.mean(0).abs().max() < 1e-6
+    assert float(weight.std()) == pytest.approx(drafter.lm.config.initializer_range, rel=1e-3)
+
+
+def test_an_embedding_that_is_the_head_too_is_written_once(tmp_path: Path) -> None:
+    """Under the name by which others look for it."""
+    TrainedLM(Facts(32, 97, 2), **NUMBERS).save(tmp_path, {})
+    names = load_file(tmp_path / "model.safetensors").keys()
+    assert "model.embed_tokens.weight" in names and "lm_head.weight" not in names
 
 
 def test_what_is_refused(checkpoints: tuple[Path, Path]) -> None:

@@ -86,3 +86,14 @@ def test_trees_side_by_side() -> None:
             else:
                 assert rows_of(whole) == [x + y for x, y in zip(a, b, strict=True)]
                 assert bool((whole.parent_slots <= torch.arange(whole.nodes)).all())
+                assert int((whole.depths[:, 1:] * ~whole.counted).max()) <= 1  # none of padding's
+
+
+def test_numbers_of_extra_tokens_in_a_batch_of_pieces() -> None:
+    """Nodes of the other pieces have none."""
+    kinds = torch.tensor([[Kind.CHOSEN, Kind.AUXILIARY]]).to(torch.int8)
+    extras = torch.tensor([[0, 4]])
+    numbered = DraftTree(torch.tensor([[7, 0]]), [2], kinds=kinds, extras=extras)
+    whole = assemble([([1], numbered), ([0], chains([[5, 6, 8]], CPU))], 3, CPU)
+    assert whole.extras is not None
+    assert whole.extras.tolist() == [[0, 0, 0], [0, 4, 0], [0, 0, 0]]

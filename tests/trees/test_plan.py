@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from foretoken.errors import ForetokenError
 from foretoken.trees.plan import (
     Paths,
+    TreeTable,
     acceptance_vector,
     best_tree,
     expected_tokens,
@@ -140,3 +141,5 @@ def test_what_cannot_be_planned_is_said() -> None:
     for curve, draft in (({1: 5.0}, 1.0), ({0: 0.0}, 1.0), ({0: 1.0}, -1.0)):
         with pytest.raises(ForetokenError, match="target_ms"):
             fastest_tree([0.5], curve, draft)
+    with pytest.raises(ForetokenError, match="call_ms must not be negative"):
+        TreeTable([0.5], 3, 3).fastest({0: 1.0}, 0.0, -1.0)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from foretoken import ForetokenError
 from foretoken.drafters.draft_verify import DraftVerify
+from foretoken.drafters.nothing import Nothing
 from foretoken.models import layer_set
 from foretoken.models.hf.adapter import HFModel
 from foretoken.protocols import Drafter
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import tiny_pair, tiny_transformers
+from foretoken.tune import layers
 from foretoken.tune.layers import Search
 
 
@@ -93,3 +96,11 @@ def test_what_cannot_be_searched() -> None:
         Search(HFModel(tiny_transformers()), PROMPTS)
     with pytest.raises(ForetokenError, match="no prompts"):
         Search(tiny_pair().target, [])
+
+
+def test_times_are_those_of_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all prompts together, without the time that reading them took."""
+    stats = SimpleNamespace(decode_time=6.0, tokens=12, draft_acceptance_rate=0.25)
+    engine = SimpleNamespace(add=lambda *given: None, busy=False, stats=stats)
+    monkeypatch.setattr(layers, "Engine", lambda *given: engine)
+    assert Search(tiny_pair().target, PROMPTS[:2], 4).time(Nothing()) == (0.5, 0.25)

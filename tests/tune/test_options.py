@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.testing import Pair
 from foretoken.testing.checks import PROMPTS
-from foretoken.tune.options import Tuner, tune
+from foretoken.tune.options import Candidate, Tuner, tune
 
 SHORT = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 CONFIG = {"method": "pld", "prompt_lookup_max": 2}
@@ -136,3 +137,68 @@ def test_a_draft_model_by_another_name_is_read_once(pair: Pair) -> None:
     config = {"method": "sps", "assistant_model": pair.draft}
     tuner = Tuner(LLM(pair.target), config, PROMPTS[:1], SHORT)
     assert tuner.predicted(config).mean_acceptance_length >= 1
+
+
+def bare() -> Any:
+    """A tuner that has measured nothing."""
+    return Tuner.__new__(Tuner)
+
+
+def test_another_one_is_first_in_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is served after a pause isn't always the same."""
+    tuner, order = bare(), list[str]()
+    stats = SimpleNamespace(tokens=6, decode_time=2.0)
+    monkeypatch.setattr(tuner, "_serve", lambda llm: (order.append(llm), stats)[1])
+    for turn in range(3):
+        assert tuner._round(["a", "b", "c"], turn) == [3.0] * 3
+    assert "".join(order) == "abcbcacab"
+
+
+def test_each_prompt_is_served_anew() -> None:
+    """By a drafter that has learned nothing of others; statistics are of these prompts alone."""
+    calls: list[Any] = []
+    drafter = SimpleNamespace(shared=SimpleNamespace(reset=lambda: calls.append("forget")))
+    llm = SimpleNamespace(
+        reset_stats=lambda: calls.append("count"),
+        engine=SimpleNamespace(drafter=drafter),
+        generate=lambda prompts, params, raise_on_error: calls.extend(prompts),
+        stats="counted",
+    )
+    tuner = bare()
+    tuner._prompts, tuner._params = [[1], [2]], SHORT
+    assert tuner._serve(llm) == "counted"
+    assert calls == ["count", "forget", [1], "forget", [2]]
+
+
+def test_answers_take_their_whole_time(pair: Pair) -> None:
+    """No prompt that was read for one of them is there for the next."""
+    tuner = bare()
+    tuner._llm, tuner._draft = LLM(pair.target, enable_prefix_caching=True), None
+    for llm, cached in ((tuner._llm, True), (tuner._make(CONFIG), False)):
+        outputs = [llm.generate([PROMPTS[0]], SHORT)[0] for _ in range(2)]
+        assert [bool(output.num_cached_tokens) for output in outputs] == [False, cached]
+
+
+def test_the_given_config_is_timed_once(pair: Pair) -> None:
+    """Beside others, also where the search finds it among the best."""
+    other = {**CONFIG, "prompt_lookup_min": 2}
+    timed: list[dict[str, Any]] = []
+
+    def clocked(configs: Any, rounds: int, advance: Any) -> list[float]:
+        timed.extend(configs)
+        return [1.0, *(2.0 + place for place in range(len(configs)))]
+
+    found = [Candidate(config, 9.0, 2.0) for config in (other, CONFIG, other)]
+    tuner: Any = SimpleNamespace(search=lambda *given: found, clocked=clocked, interrupted=False)
+    options: Any = {"trials": 3, "finalists": 3, "rounds": 1, "seed": 0, "advance": lambda: None}
+    assert tune(tuner, CONFIG, **options)["speculative_config"] == other
+    assert timed == [CONFIG, other]
+
+
+def test_the_best_by_prediction_comes_first() -> None:
+    pytest.importorskip("optuna")
+    tuner, speeds = bare(), iter([3.0, 1.0, 4.0, 2.0])
+    tuner._config, tuner.space = CONFIG, {}
+    tuner.predicted = lambda config: Candidate(config, next(speeds), 2.0)
+    found = tuner.search(4, 0, lambda: None)
+    assert [one.tokens_per_second for one in found] == [4.0, 3.0, 2.0, 1.0]

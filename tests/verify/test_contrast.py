@@ -30,6 +30,8 @@ SURE = [0.05, 0.8, 0.1, 0.05]
         (Contrast(0.1, 0.35), [0, 1, 0], False, 1),  # chosen: q = 1
         (Contrast(0.1, 0.25), [0, 1, 0], False, 3),
         (Contrast(0.0, 0.0), [3, 3, 3], False, 3),
+        (Contrast(1.0, 0.0), [0, 1], False, 1),  # the likeliest alone reaches all of its own
+        (Contrast(0.0, 1.0), [0, 1], True, 1),  # not overrated at all
     ],
     ids=str,
 )

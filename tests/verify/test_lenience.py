@@ -9,7 +9,7 @@ import torch
 
 from approximate_rules import CPU, EVEN, first_distribution, greedy_chain, scored
 from foretoken import ForetokenError
-from foretoken.draws import KeyedDraws
+from foretoken.draws import KeyedDraws, stream_key
 from foretoken.protocols import Verifier
 from foretoken.testing import (
     Drawn,
@@ -17,7 +17,7 @@ from foretoken.testing import (
     table_pair,
 )
 from foretoken.tree import DraftTree, Kind
-from foretoken.verify.lenience import Lenience
+from foretoken.verify.lenience import Lenience, written_distributions
 from foretoken.verify.speculative import Speculative
 
 
@@ -83,3 +83,30 @@ def test_wrong_parameters(make: Callable[[], Verifier], message: str) -> None:
     """The message names what was given and what is expected."""
     with pytest.raises(ForetokenError, match=message):
         make()
+
+
+def test_the_second_test_has_a_number_of_its_own() -> None:
+    """Over many seeds a token passes with p / (l · q) = 2/3; with one number for both tests it
+    would with a half."""
+    many = 4000
+    q = torch.tensor([0.6, 0.4], dtype=torch.float64).expand(many, 1, -1)
+    trees = DraftTree(
+        torch.zeros(many, 1, dtype=torch.long), [1] * many, kind=Kind.INDEPENDENT, proposals=q
+    )
+    draws = KeyedDraws([stream_key(seed, 0) for seed in range(many)], [9] * many, CPU)
+    found = Lenience(0.5)(trees, scored([[[0.2, 0.8]] * 2] * many, 1), draws)
+    assert abs(float(found.lengths.double().mean()) - 2 / 3) < 0.03
+
+
+def test_what_is_written_after_the_end_of_a_shorter_chain() -> None:
+    """The target's own distribution there, whatever stands in the padding; before it what is
+    written alone."""
+    random = torch.Generator().manual_seed(1)
+    p = torch.randn(2, 4, 5, generator=random, dtype=torch.float64).softmax(-1)
+    q = torch.randn(2, 3, 5, generator=random, dtype=torch.float64).softmax(-1)
+    tokens = torch.tensor([[0, 1, 2], [3, 4, 0]])
+    both = DraftTree(tokens, [3, 1], kind=Kind.INDEPENDENT, proposals=q)
+    one = DraftTree(tokens[1:, :1], [1], kind=Kind.INDEPENDENT, proposals=q[1:, :1])
+    found = written_distributions(both, p, 0.5)
+    assert found[1, 1:].equal(p[1, 1:])
+    torch.testing.assert_close(found[1:, :2], written_distributions(one, p[1:, :2], 0.5))

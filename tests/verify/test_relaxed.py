@@ -37,3 +37,9 @@ def test_wrong_parameters(make: Callable[[], Verifier], message: str) -> None:
     """The message names what was given and what is expected."""
     with pytest.raises(ForetokenError, match=message):
         make()
+
+
+def test_of_two_likeliest_tokens_the_first_is_greedy() -> None:
+    """Without a margin, the other one doesn't pass."""
+    even = [0.4, 0.4, 0.2]
+    assert greedy_chain(Relaxed(top_k=3, delta=0), [even, even], [1]) == ([0], 0)

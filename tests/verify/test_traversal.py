@@ -8,6 +8,7 @@ import torch
 from foretoken.draws import KeyedDraws
 from foretoken.testing.rules import Shape, draft, rule_distribution
 from foretoken.tree import Kind
+from foretoken.verify import traversal
 from foretoken.verify.block import Block
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.traversal import Traversal
@@ -36,3 +37,17 @@ def test_traversal_is_never_worse(kind: Kind, parents: tuple[int, ...], vocab: i
     p, q = tables(vocab, shape.depth)
     ours = rule_distribution(Traversal(), shape, p, q).accepted
     assert (ours - rule_distribution(MultiCandidate(), shape, p, q).accepted).min() > -1e-12
+
+
+def test_a_level_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of large vocabularies: the same verdicts as with all of its slots at once."""
+    shape = Shape.of(DRAWN, 0, 0, 1, 2, 2)
+    p, q = tables(4, shape.depth, 40, 3)
+    trees, place = draft(shape, q, KeyedDraws(list(range(40)), [3] * 40, CPU))
+    probs, seeds = p[torch.arange(40)[:, None], place], list(range(40))
+    whole = verdict(Traversal(), trees, probs, seeds)
+    monkeypatch.setattr(traversal, "_AT_ONCE", 4 * 7)
+    parts = verdict(Traversal(), trees, probs, seeds)
+    assert len(whole.lengths.unique()) > 1
+    assert parts.lengths.equal(whole.lengths) and parts.token.equal(whole.token)
+    assert parts.path.equal(whole.path)

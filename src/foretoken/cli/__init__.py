@@ -9,19 +9,17 @@ from collections.abc import Sequence as Seq
 from importlib.util import find_spec
 from pathlib import Path
 
+from foretoken.errors.extras import missing
+
 _NEEDED = ("typer", "rich", "jinja2", "yaml")
 
 
 def main(arguments: Seq[str] | None = None) -> None:
     """Run the command line and exit."""
     _open_streams()
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        print(
-            f"foretoken: The command line needs {', '.join(missing)}; "
-            "pip install 'foretoken[cli]'.",
-            file=sys.stderr,
-        )
+    lacking = ", ".join(name for name in _NEEDED if find_spec(name) is None)
+    if lacking:
+        print(f"foretoken: {missing(lacking, 'cli', 'The command line needs')}", file=sys.stderr)
         sys.exit(1)
     try:
         from foretoken.cli.commands import app

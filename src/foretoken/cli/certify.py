@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,6 +30,38 @@ _PLAIN = options.SamplingOptions(temperature=1.0)
 _COLOURS = {"passed": "green", "near_tie": "yellow", "failed": "red"}
 
 
+@dataclass(frozen=True)
+class _Checking:
+    """What is checked, and how closely."""
+
+    prompt: Annotated[
+        list[str] | None, typer.Option("--prompt", help="Your own prompt; may be repeated.")
+    ] = None
+    samples: Annotated[
+        int, typer.Option("--samples", min=100, help="Texts sampled for each distribution check.")
+    ] = 4000
+    first_tokens: Annotated[
+        int,
+        typer.Option("--first-tokens", min=1, help="Tokens whose joint distribution is checked."),
+    ] = 2
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer prompts, samples and cells: under a minute.")
+    ] = False
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="Every method that fits, every exact rule, six cells, more tokens."
+        ),
+    ] = False
+    drafters: Annotated[
+        Path | None,
+        typer.Option(
+            help="For --all: only the methods that the trained drafters in this folder draft with, "
+            "each drafter in a folder; else the bundled ones and all methods that need none."
+        ),
+    ] = None
+
+
 @options.grouped
 def certify(
     *,
@@ -44,32 +77,7 @@ def certify(
         ),
     ] = None,
     sampling: options.SamplingOptions = _PLAIN,
-    prompt: Annotated[
-        list[str] | None, typer.Option("--prompt", help="Your own prompt; may be repeated.")
-    ] = None,
-    samples: Annotated[
-        int, typer.Option("--samples", min=100, help="Texts sampled for each distribution check.")
-    ] = 4000,
-    first_tokens: Annotated[
-        int,
-        typer.Option("--first-tokens", min=1, help="Tokens whose joint distribution is checked."),
-    ] = 2,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer prompts, samples and cells: under a minute.")
-    ] = False,
-    everything: Annotated[
-        bool,
-        typer.Option(
-            "--all", help="Every method that fits, every exact rule, six cells, more tokens."
-        ),
-    ] = False,
-    drafters: Annotated[
-        Path | None,
-        typer.Option(
-            help="For --all: only the methods that the trained drafters in this folder draft with, "
-            "each drafter in a folder; else the bundled ones and all methods that need none."
-        ),
-    ] = None,
+    checking: _Checking,
     out: Annotated[
         Path | None,
         typer.Option("--out", help="Write the record here as JSON; one begun is resumed."),
@@ -87,24 +95,22 @@ def certify(
     config = running.config(drafting)  # without "tuned", whose file may change meanwhile
     if verifier is not None:
         config = {**(config or {}), "verifier": verifier}
-    _check_choice(config, drafting.draft_model, everything, drafters)
+    everything = checking.everything
+    _check_choice(config, drafting.draft_model, everything, checking.drafters)
     cell = None if sampling == _PLAIN else sampling.params()
     plain = running.llm(model, None, tokenizer=tokenizer, model_impl=model_impl, max_num_seqs=3)
-    plan = _plan(plain, prompt, cell, samples, first_tokens, quick, everything)
-    trained, others = _trained(plain, drafters) if everything else [], drafters is None
+    plan = _plan(plain, cell, checking)
+    trained = _trained(plain, checking.drafters) if everything else []
     names = [Path(one["model"]).name for one in trained]
-    small = drafting.draft_model or options.BUNDLED_DRAFTS.get(model)
-    methods = {"all": drafting.draft_model, "trained": names} if others else {"trained": names}
+    others = {} if checking.drafters is not None else {"all": drafting.draft_model}
+    methods = {**others, "trained": names}
     given = [{"model": drafting.draft_model}, *trained] if everything else [config or {}]
     head = _head(plain, model, plan, methods if everything else config, given)
     checks = _read_checks(out, head)
     with TemporaryDirectory() as folder:
         if everything:
-            store = _datastore(plain, prompt, folder) if others else ""
-            rest = _every_method(small, store) if others else []
-            configs = [one for one in [*rest, *trained] if _can_serve(plain, one)]
-            if not configs:
-                raise ForetokenError("No method can serve this target, so nothing is checked.")
+            small = drafting.draft_model or options.BUNDLED_DRAFTS.get(model)
+            configs = _all_that_serve(plain, small, trained, checking, folder)
         else:
             configs = [config or _no_method()]
         for check in _run(plain, configs, plan, checks, not as_json):
@@ -131,6 +137,24 @@ def _check_choice(
 
 def _no_method() -> dict[str, Any]:
     raise ForetokenError("Name what is to be checked, e.g. --method pld, or give --all.")
+
+
+def _all_that_serve(
+    plain: LLM,
+    draft_model: str | None,
+    trained: list[dict[str, Any]],
+    checking: _Checking,
+    folder: str,
+) -> list[dict[str, Any]]:
+    """What --all checks: `trained`, and without --drafters every other method, too. folder: for a
+    datastore."""
+    rest = []
+    if checking.drafters is None:
+        rest = _every_method(draft_model, _datastore(plain, checking.prompt, folder))
+    configs = [one for one in [*rest, *trained] if _can_serve(plain, one)]
+    if not configs:
+        raise ForetokenError("No method can serve this target, so nothing is checked.")
+    return configs
 
 
 def _datastore(plain: LLM, given: list[str] | None, folder: str) -> str:
@@ -216,20 +240,13 @@ def _rules_of_chains() -> list[str]:
     ]
 
 
-def _plan(
-    plain: LLM,
-    given: list[str] | None,
-    cell: SamplingParams | None,
-    samples: int,
-    first_tokens: int,
-    quick: bool,
-    everything: bool,
-) -> Plan:
+def _plan(plain: LLM, cell: SamplingParams | None, checking: _Checking) -> Plan:
     from foretoken.certify import PROCESSORS, TEMPERATURES, Plan, cells
     from foretoken.cli.prompts import given_or_bundled
 
+    quick, everything = checking.quick, checking.everything
     named = cells(TEMPERATURES, list(PROCESSORS))
-    prompts = given_or_bundled(plain, given, 2 if quick else _MANY if everything else 6)
+    prompts = given_or_bundled(plain, checking.prompt, 2 if quick else _MANY if everything else 6)
     if cell is not None:
         chosen = {f"T={cell.temperature:g} as given": cell}
     elif everything:
@@ -241,8 +258,8 @@ def _plan(
         chosen,
         batches=(1, 4 if everything else 3),
         max_tokens=16 if quick else 64 if everything else 32,
-        samples=min(samples, 1000) if quick else samples,
-        first_tokens=first_tokens,
+        samples=min(checking.samples, 1000) if quick else checking.samples,
+        first_tokens=checking.first_tokens,
     )
 
 

@@ -27,7 +27,7 @@ REAL = "smollm2-135m-instruct"
 _TOY, _ITS_SHAPE = "mini", "135m"
 _RACE = 160  # tokens
 _DRAFTED = 4  # tokens of a draft model's draft
-_PLAN = {"command": "demo"}
+_MARK = {"command": "demo"}
 """What tells the folder of a demo from one of a bench."""
 
 
@@ -71,16 +71,7 @@ def demo(
     Example: [bold]foretoken demo --out my-demo --limit 4[/bold]
     """
     now = perf_counter()
-    running.check_no_weights_memory()
-    running.check_no_gguf_file()
-    running.check_no_draft_backend()
-    if running.speculative_config is not None:
-        raise ForetokenError(
-            "foretoken demo always compares the same methods; measure yours by foretoken bench "
-            "--speculative-config."
-        )
-    from foretoken.bench.plan import Plan
-
+    _check(running)
     measuring.check_shapes([shape or measuring.AS_IT_IS])
     target = _target() if model is None else _Target(model)
     draft = draft_model or target.draft_model
@@ -89,19 +80,8 @@ def demo(
             "--num-speculative-tokens is of a draft model, and there is none; add --draft-model."
         )
     now = now if model is not None else perf_counter()  # without what was fetched
-    plan = Plan(
-        model=target.model,
-        name=target.model,
-        methods=_methods(draft, num_speculative_tokens),
-        dtype=running.dtype,
-        max_tokens=max_tokens,
-        seed=seed or 0,
-        max_model_len=running.max_model_len or Plan.max_model_len,
-        kv_cache_memory=running.kv_cache_memory,
-        device=running.device,
-        backend=running.backend,
-        trust_remote_code=running.trust_remote_code,
-    )
+    methods = _methods(draft, num_speculative_tokens)
+    plan = _plan(target.model, methods, running, max_tokens, seed or 0)
     running.use_threads()
     with held(out):
         _clear(out)
@@ -118,6 +98,18 @@ def demo(
         output.write_json([results])
     else:
         measuring.show(out, [results])
+
+
+def _check(running: options.ModelOptions) -> None:
+    """Raise `ForetokenError` for options of commands that measure what is asked for."""
+    running.check_no_weights_memory()
+    running.check_no_gguf_file()
+    running.check_no_draft_backend()
+    if running.speculative_config is not None:
+        raise ForetokenError(
+            "foretoken demo always compares the same methods; measure yours by foretoken bench "
+            "--speculative-config."
+        )
 
 
 @dataclass(frozen=True)
@@ -153,13 +145,13 @@ def _clear(out: Path) -> None:
     old = [*sorted(out.glob("results*.json")), *filter(Path.exists, [samples])]
     others = filter(Path.exists, (plan, out / "report.md", out / "report.html"))
     theirs = next(iter([*old, *others]), None)
-    if theirs is not None and not (plan.is_file() and read_json(plan, "a run's plan") == _PLAN):
+    if theirs is not None and not (plan.is_file() and read_json(plan, "a run's plan") == _MARK):
         raise ForetokenError(
             f"{theirs} wasn't written by a demo, and this one would replace it; give another --out."
         )
     for file in old:
         file.unlink()
-    write_json(plan, _PLAN)
+    write_json(plan, _MARK)
 
 
 def _methods(draft_model: str | None, tokens: int | None) -> dict[str, dict[str, Any]]:
@@ -169,6 +161,30 @@ def _methods(draft_model: str | None, tokens: int | None) -> dict[str, dict[str,
         length = _DRAFTED if tokens is None else tokens
         found["sps"] = {"method": "sps", "model": draft_model, "num_speculative_tokens": length}
     return found
+
+
+def _plan(
+    model: str,
+    methods: dict[str, dict[str, Any]],
+    running: options.ModelOptions,
+    max_tokens: int,
+    seed: int,
+) -> Plan:
+    from foretoken.bench.plan import Plan
+
+    return Plan(
+        model=model,
+        name=model,
+        methods=methods,
+        dtype=running.dtype,
+        max_tokens=max_tokens,
+        seed=seed,
+        max_model_len=running.max_model_len or Plan.max_model_len,
+        kv_cache_memory=running.kv_cache_memory,
+        device=running.device,
+        backend=running.backend,
+        trust_remote_code=running.trust_remote_code,
+    )
 
 
 def _part(out: Path, plan: Plan, shape: str, limit: int, until: float, racing: bool) -> Results:

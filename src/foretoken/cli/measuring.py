@@ -39,7 +39,7 @@ def target_name(model: str, shape: str) -> str:
 
 @contextmanager
 def placed(
-    model: str, configs: Mapping[str, Mapping[str, Any]], shape: str, dtype: str = "float32"
+    model: str, configs: Mapping[str, Mapping[str, Any]], shape: str
 ) -> Iterator[tuple[str | Path, Configs]]:
     """A target and its methods; inflated ones lie in a temporary folder.
 
@@ -55,9 +55,9 @@ def placed(
     target = folder_of(model)
     with tempfile.TemporaryDirectory(prefix="foretoken-") as name:
         folder = Path(name)
-        large = write(target, folder / "target", shape, None, dtype)
+        large = write(target, folder / "target", shape, None)
         drafts = {
-            draft: write(folder_of(draft), folder / f"draft-{i}", shape, target, dtype)
+            draft: write(folder_of(draft), folder / f"draft-{i}", shape, target)
             for i, draft in enumerate(draft_models(configs))
         }
         yield large, relocated(configs, drafts)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from foretoken.cli import options
 from foretoken.cli.output import note
+from foretoken.cli.serve_options import base_url
 from foretoken.errors import ForetokenError
 
 if TYPE_CHECKING:
@@ -102,10 +103,8 @@ class ReplicaOptions:
         )
         with run.joined(self.ray_address, scale.most) as share:
             make = run.InFolder(os.getcwd(), load(share.threads))
-            secure = "s" if address.get("ssl_certfile") else ""
             run.start(make, settings, scale, share, address, patience)
-            name = settings.names[0]
-            note(f"{name} at http{secure}://{address['host']}:{address['port']}/v1")
+            note(f"{settings.names[0]} at {base_url(address)}")
             note(f"{self._many(scale.most)}, {share.cpus:g} of the cluster's CPUs each")
             run.until_told()
             run.drain(patience)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from foretoken.cli import options
 from foretoken.cli.output import note
 from foretoken.cli.replicas import ReplicaOptions
-from foretoken.cli.serve_options import Address, Answers, Limits
-from foretoken.errors import ForetokenError
+from foretoken.cli.serve_options import Address, Answers, Limits, base_url
+from foretoken.errors.extras import imported
 
 if TYPE_CHECKING:
     from foretoken.llm import LLM
@@ -46,7 +45,8 @@ def serve(
 
     --replicas 4 serves four of it behind one address, on this machine or on a Ray cluster.
     """
-    _check_installed()
+    for package in ("prometheus_client", "pydantic", "starlette", "uvicorn"):
+        imported(package, "serve", "A server needs")
     replicas.check(seed, answers.enable_log_requests)
     from foretoken.async_llm import AsyncLLM
     from foretoken.engine.settings import SEQUENCES
@@ -56,7 +56,7 @@ def serve(
 
     check_backend(answers.structured_outputs_backend)
     settings = answers.settings(model, running.named(model), address)
-    secured = address.secured()
+    common = address.common()
     opened = run.listening(address.host, address.port)
     config = running.config(drafting)
 
@@ -72,40 +72,24 @@ def serve(
             **limits.of_engine(),
         )
 
-    placed = opened.getsockname()[1]
-    common: dict[str, Any] = {"root_path": address.root_path, **secured}
+    placed = {"host": address.host, "port": opened.getsockname()[1], **common}
     if replicas.replicas is not None:
         opened.close()  # Ray opens it again
         replicas.serve(
             lambda share: load(running.threads or share),
             settings,
             slots=limits.max_num_seqs or SEQUENCES,
-            address={"host": address.host, "port": placed, **common},
+            address=placed,
             patience=limits.shutdown_timeout,
         )
         return
     llm = load(running.threads)()
     opened.listen()  # who has read the next line may connect
-    secure = "s" if secured else ""
-    note(f"[{llm.method}] {model} at http{secure}://{address.host}:{placed}/v1")
-    logged = answers.enable_log_requests
+    note(f"[{llm.method}] {model} at {base_url(placed)}")
     run.serve(
         application(AsyncLLM(llm), settings),
         opened,
+        patience=limits.shutdown_timeout,
+        logs_requests=answers.enable_log_requests,
         **common,
-        timeout_graceful_shutdown=limits.shutdown_timeout,
-        log_level=logging.INFO if logged else logging.WARNING,
-        access_log=logged,
     )
-
-
-def _check_installed() -> None:
-    try:
-        import prometheus_client
-        import starlette
-        import uvicorn
-    except ImportError as error:
-        raise ForetokenError(
-            f"A server needs {error.name}; pip install 'foretoken[serve]'."
-        ) from error
-    del prometheus_client, starlette, uvicorn

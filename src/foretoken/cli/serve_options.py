@@ -58,9 +58,13 @@ class Address:
         bool, in_panel(_PLACE, "--allow-credentials", help="Web pages with cookies.")
     ] = False
 
-    def secured(self) -> dict[str, str]:
-        """The files for HTTPS, as replicas in other folders find them too; nothing without them.
-        Raises `ForetokenError`, before a model is loaded, where they can't be used."""
+    def common(self) -> dict[str, str]:
+        """What uvicorn and Ray Serve are told alike: the path and the files for HTTPS, if any, as
+        replicas in other folders find them too. Raises `ForetokenError`, before a model is loaded,
+        where these can't be used."""
+        return {"root_path": self.root_path, **self._secured()}
+
+    def _secured(self) -> dict[str, str]:
         keyfile, certfile = self.ssl_keyfile, self.ssl_certfile
         if certfile is None:
             if keyfile is not None:
@@ -238,6 +242,12 @@ class Limits:
             "max_num_batched_tokens": self.max_num_batched_tokens,
             "max_queued": self.max_num_queued_reqs,
         }
+
+
+def base_url(placed: Mapping[str, Any]) -> str:
+    """Where clients find a server. placed: its host and port, and the files for HTTPS, if any."""
+    secure = "s" if "ssl_certfile" in placed else ""
+    return f"http{secure}://{placed['host']}:{placed['port']}/v1"
 
 
 def _overriding(text: str) -> dict[str, Any]:

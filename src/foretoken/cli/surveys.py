@@ -21,7 +21,6 @@ TAXONOMY, OPEN = "Zhang et al., taxonomy", "What the surveys call open"
 
 _GREEDY = "test_conformance.py::test_greedy_is_transformers_generate"
 _DRAWN = "test_conformance.py::test_distribution_is_the_targets"
-_APPROXIMATE = "verify/test_approximate_rules.py::test_the_distribution_is_another"
 
 
 class Entry(NamedTuple):

@@ -16,7 +16,7 @@ from foretoken.errors import ForetokenError, one_line, shown
 
 if TYPE_CHECKING:
     from foretoken.spellings import Conversation
-    from foretoken.train.job import Progress
+    from foretoken.train.job import Job, Outcome, Progress
     from foretoken.train.recipe import Recipe
 
 
@@ -83,6 +83,39 @@ class _TrainOptions:
         bool, typer.Option("--trust-remote-code", help="Run code that comes with the target.")
     ] = False
 
+    def job(
+        self,
+        method: str,
+        target: str,
+        prompts: list[Conversation],
+        recipe: Recipe,
+        out: Path,
+        report: Callable[[Progress], None],
+    ) -> Job:
+        """The training that is asked for."""
+        from foretoken.train.job import Job
+
+        return Job(
+            method,
+            target,
+            prompts,
+            recipe,
+            out,
+            source=self.source,
+            after=self.after or (),
+            seed=self.seed,
+            every=self.every,
+            keep_every=self.keep_every,
+            log_with=self.log_with or (),
+            shard=self.shard,
+            shard_target=self.shard_target,
+            states=self.states,
+            report=report,
+            device=self.device,
+            precision=self.precision,
+            trust_remote_code=self.trust_remote_code,
+        )
+
 
 @options.grouped
 def train(
@@ -108,7 +141,6 @@ def train(
     Example: [bold]foretoken train medusa --target mini --data prompts.jsonl --out my-medusa[/bold]
     """
     from foretoken.train import processes
-    from foretoken.train.job import Job
     from foretoken.train.recipe import read_recipe
     from foretoken.train.run import make
 
@@ -116,33 +148,22 @@ def train(
     if given.dry_run:
         _say_what_it_holds(method, target, settings, given)
         return
-    prompts = [each for name in data for each in conversations(name)]
-    if given.limit is not None and given.limit < len(prompts):
-        prompts = [prompts[i * len(prompts) // given.limit] for i in range(given.limit)]
+    prompts = _prompts(data, given.limit)
     with _bar(settings.steps) as report:
-        job = Job(
-            method,
-            target,
-            prompts,
-            settings,
-            out,
-            source=given.source,
-            after=given.after or (),
-            seed=given.seed,
-            every=given.every,
-            keep_every=given.keep_every,
-            log_with=given.log_with or (),
-            shard=given.shard,
-            shard_target=given.shard_target,
-            states=given.states,
-            report=report,
-            device=given.device,
-            precision=given.precision,
-            trust_remote_code=given.trust_remote_code,
-        )
-        outcome = make(job)
-    if not processes.is_first():
-        return
+        outcome = make(given.job(method, target, prompts, settings, out, report))
+    if processes.is_first():
+        _say_what_was_reached(out, outcome, given)
+
+
+def _prompts(data: list[str], limit: int | None) -> list[Conversation]:
+    """Those of all files and suites; of more than `limit` so many, evenly spread."""
+    prompts = [each for name in data for each in conversations(name)]
+    if limit is None or limit >= len(prompts):
+        return prompts
+    return [prompts[i * len(prompts) // limit] for i in range(limit)]
+
+
+def _say_what_was_reached(out: Path, outcome: Outcome, given: _TrainOptions) -> None:
     expected = outcome.expected.acceptance_length
     served = outcome.served.mean_acceptance_length
     counted = "nothing served" if given.shard_target else f"{served:.3f} served"

@@ -6,8 +6,8 @@ earlier requests, which is LLMA's cache-assisted setting. The longest n-gram win
 over the references over earlier outputs, then the most recent occurrence. Departures from the
 reference codes, which take the oldest match (and for prompt lookup need a full continuation):
 recent text resembles the next tokens more, and a short continuation is still a draft, which in a
-text that repeats itself goes on with itself. Tables of n-grams grow with the texts, so a step costs
-the new tokens and not the history.
+text that repeats itself goes on with itself. The request's texts are searched as they are; earlier
+outputs, which may be many, have a table of n-grams.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import math
 from array import array
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -25,8 +26,8 @@ from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
 from foretoken.lookup.earlier_outputs import EarlierTexts
-from foretoken.lookup.longest_match import repeated
-from foretoken.protocols import BaseDrafter, Step
+from foretoken.lookup.longest_match import latest_match, repeated, unmarked
+from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.tree import MOST_NODES, DraftTree, chains
 
@@ -71,48 +72,41 @@ class PromptLookup(BaseDrafter):
             )
 
     def draft(self, sequences: Seq[Sequence], budgets: Seq[int], draws: Draws) -> DraftTree:
-        others = [] if self.shared is None else [self.shared.index]
+        others = None if self.shared is None else self.shared.index
         drafts = [
             self._copy(
                 sequence,
                 min(self.num_speculative_tokens, budget),
-                others if shares(sequence) else [],
+                others if shares(sequence) else None,
             )
             for sequence, budget in zip(sequences, budgets, strict=True)
         ]
         return chains(drafts, self._device)
 
-    def _copy(self, sequence: Sequence, limit: int, others: list[_NGrams]) -> list[int]:
+    def _copy(self, sequence: Sequence, limit: int, others: _NGrams | None) -> list[int]:
         """The copy. others: the table of what others wrote, if there is one."""
         if limit < 1:
             return []
-        tables = [self._request_table(sequence), *others]
-        tail = sequence.tokens[-self.prompt_lookup_max :]
-        for size in self._sizes[-len(tail) :]:
-            gram = tuple(tail[-size:])
-            for table in tables:
-                if gram in table.places:
-                    text, start = table.places[gram]
-                    if text is sequence.tokens:
-                        return repeated(text, start, limit)
-                    return [token for token in text[start : start + limit] if token >= 0]
-        return []
+        text = self._own_text(sequence)
+        found, start = latest_match(text, self.prompt_lookup_min, self.prompt_lookup_max)
+        if others is not None:
+            tail = sequence.tokens[-self.prompt_lookup_max :]
+            for size in range(len(tail), max(found, self.prompt_lookup_min - 1), -1):
+                if place := others.places.get(tuple(tail[-size:])):
+                    text, start = place
+                    return unmarked(text[start : start + limit].tolist())
+        return unmarked(repeated(text, start, limit)) if found else []
 
-    def _request_table(self, sequence: Sequence) -> _NGrams:
-        """The table of the request's references and its text so far."""
-        table: _NGrams | None = sequence.state.get(self)
-        if table is None:
-            table = sequence.state[self] = _NGrams(self._sizes)
-            for text in sequence.references:
-                table.read(text, 1, len(text))
-        tokens = sequence.tokens
-        table.read(tokens, table.done + 1, len(tokens))  # nothing follows the end itself yet
-        table.done = max(table.done, len(tokens) - 1)
-        return table
-
-    def observe(self, sequences: Seq[Sequence], steps: Seq[Step]) -> None:
-        for sequence in sequences:
-            self._request_table(sequence)
+    def _own_text(self, sequence: Sequence) -> array[int]:
+        """The request's references, with a mark after each, and its text so far."""
+        own: _Own | None = sequence.state.get(self)
+        if own is None:
+            marked = ([*text, -mark] for mark, text in enumerate(sequence.references, 1))
+            own = sequence.state[self] = _Own(array("i", chain.from_iterable(marked)))
+        new = sequence.tokens[own.read :]
+        own.text.extend(new)
+        own.read += len(new)
+        return own.text
 
     def end(self, sequences: Seq[Sequence]) -> None:
         if self.shared is not None:
@@ -120,27 +114,32 @@ class PromptLookup(BaseDrafter):
                 self.shared.add(sequence.output)
 
 
+@dataclass(slots=True)
+class _Own:
+    """What a request keeps. text: see `_own_text`; read: how much of its tokens is in it."""
+
+    text: array[int]
+    read: int = 0
+
+
 class _NGrams:
     """A table from n-grams to what followed them. places: n-gram -> (text, the place after its
     latest occurrence that something follows)."""
 
-    __slots__ = ("_sizes", "done", "places")
+    __slots__ = ("_sizes", "places")
 
     def __init__(self, sizes: range) -> None:
         self._sizes = sizes
-        self.places: dict[tuple[int, ...], tuple[Seq[int], int]] = {}
-        self.done = 0  # how much of a growing text has been read
-
-    def read(self, text: Seq[int], start: int, stop: int) -> None:
-        """Add the n-grams that end just before each place of range(start, stop)."""
-        for end in range(start, stop):
-            for size in self._sizes:
-                if size <= end:
-                    self.places[tuple(text[end - size : end])] = text, end
+        self.places: dict[tuple[int, ...], tuple[array[int], int]] = {}
 
     def add(self, text: array[int], start: int, stop: int) -> None:
-        """Add these places of a text. Its last token is an end mark, which is not worth copying."""
-        self.read(text, max(1, start), min(stop, len(text) - 1))
+        """Add the n-grams that end just before each of these places of a text. Its last token is an
+        end mark, which is not worth copying."""
+        for end in range(max(1, start), min(stop, len(text) - 1)):
+            place = text, end  # one for all sizes: Python's collector visits each
+            for size in self._sizes:
+                if size <= end:
+                    self.places[tuple(text[end - size : end])] = place
 
     def drop(self, text: array[int], start: int, stop: int) -> None:
         """Undo `add`; n-grams that a later text also has stay."""

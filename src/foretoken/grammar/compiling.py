@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
@@ -13,6 +14,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from foretoken.errors import ForetokenError, Overloaded, caught, unknown
+from foretoken.errors.extras import missing
 from foretoken.grammar.constraint import Matcher
 from foretoken.grammar.guidance import Guidance
 from foretoken.grammar.params import StructuredOutputsParams
@@ -58,7 +60,7 @@ def found_backend(name: str) -> Make:
         if find_spec(package) is not None:
             return make
     _, package, extra = BACKENDS[names[0]]
-    raise ForetokenError(f"Structured outputs need {package}; pip install 'foretoken[{extra}]'.")
+    raise missing(package, extra, "Structured outputs need")
 
 
 class _Order:
@@ -156,28 +158,23 @@ class Compiler:
 
     def __init__(self, make: Callable[[], Backend], seconds: float = SECONDS) -> None:
         """make: the backend, in the first of the threads."""
-        self._make, self._seconds = make, seconds
-        self._backend: Backend | None = None
-        self._making = threading.Lock()
+        self._staff = _Staff(make, seconds)
         self._known: OrderedDict[str, _Order] = OrderedDict()
-        self._todo: SimpleQueue[_Order] = SimpleQueue()
-        self._counting = threading.Lock()
-        self._threads: set[threading.Thread] = set()
-        self._at: dict[threading.Thread, _Order] = {}  # what is being compiled
+        weakref.finalize(self, self._staff.dismiss).atexit = False
 
     def compile(self, form: StructuredOutputsParams) -> Pending:
         """Begin to compile, or take what is there. Raises `ForetokenError` for a schema that is no
         JSON, and `Overloaded` where too many grammars don't come to an end."""
         order = self._known.get(form.key)
         ready = order is not None and order.compiled.done() and not order.failed
-        if not ready and not self._staff():
-            raise _all_lost(self._seconds)
+        if not ready and not self._staff.is_there():
+            raise _all_lost(self._staff.seconds)
         if order is None or order.failed:
             order = self._known[form.key] = _Order(form)
-            self._todo.put(order)
+            self._staff.take(order)
         self._known.move_to_end(form.key)
         self._forget()
-        return Pending(order, self._seconds, self._staff)
+        return Pending(order, self._staff.seconds, self._staff.is_there)
 
     def _forget(self) -> None:
         """What was asked for longest ago, where there is too much."""
@@ -185,25 +182,49 @@ class Compiler:
         while len(self._known) > 1 and (len(self._known) > KEPT or size > KEPT_CHARACTERS):
             size -= self._known.popitem(last=False)[1].size
 
-    def _staff(self) -> bool:
+
+class _Staff:
+    """The threads that compile for one `Compiler`. They hold nothing of it: it dismisses them as it
+    goes, with the `LLM` that it serves."""
+
+    def __init__(self, make: Callable[[], Backend], seconds: float) -> None:
+        self._make, self.seconds = make, seconds
+        self._backend: Backend | None = None
+        self._making = threading.Lock()
+        self._todo: SimpleQueue[_Order | None] = SimpleQueue()
+        self._counting = threading.Lock()
+        self.threads: set[threading.Thread] = set()
+        self._at: dict[threading.Thread, _Order] = {}  # what is being compiled
+
+    def take(self, order: _Order) -> None:
+        """Have a grammar compiled, after those that were taken before."""
+        self._todo.put(order)
+
+    def dismiss(self) -> None:
+        """End the threads, each after what it compiles, and don't wait for that. It takes no lock,
+        as the collector may call it anywhere."""
+        self._todo.put(None)
+
+    def is_there(self) -> bool:
         """Have `THREADS` threads that take what is to be compiled, besides those that are lost to
         grammars that take too long. Threads are few, so that these can't fill the memory. Returns
         whether there is one. Raises `RuntimeError` where the system lets none be started."""
         with self._counting:
-            while (working := self._working()) < THREADS and len(self._threads) < MOST_THREADS:
-                thread = threading.Thread(target=self._work, daemon=True)
+            while (working := self._working()) < THREADS and len(self.threads) < MOST_THREADS:
+                # The interpreter doesn't wait for it as it ends: grammars may be endless.
+                thread = threading.Thread(target=self._work, name="foretoken-grammars", daemon=True)
                 try:
                     thread.start()
                 except RuntimeError:
                     if not working:
                         raise
                     break  # the other one takes it all
-                self._threads.add(thread)  # it waits for the lock until then
+                self.threads.add(thread)  # it waits for the lock until then
             return working > 0
 
     def _working(self) -> int:
         """How many threads aren't lost."""
-        return len(self._threads) - sum(order.late(self._seconds) for order in self._at.values())
+        return len(self.threads) - sum(order.late(self.seconds) for order in self._at.values())
 
     def _free(self) -> bool:
         """Count this thread as one that compiles nothing; whether it is still needed."""
@@ -212,18 +233,21 @@ class Compiler:
             self._at.pop(thread, None)
             needed = self._working() <= THREADS
             if not needed:
-                self._threads.remove(thread)
+                self.threads.remove(thread)
             return needed
 
     def _work(self) -> None:
-        while self._free():
-            self._carry_out(self._todo.get())
+        while self._free() and self._carry_out(self._todo.get()):
+            pass
 
-    def _carry_out(self, order: _Order) -> None:
-        """Compile a grammar, if anybody waits for it."""
+    def _carry_out(self, order: _Order | None) -> bool:
+        """Compile a grammar, if anybody waits for it. Returns whether more may come."""
+        if order is None:
+            self._todo.put(None)  # for the others
+            return False
         form = order.begin()
         if form is None:
-            return
+            return True
         with self._counting:
             self._at[threading.current_thread()] = order
         try:
@@ -232,3 +256,4 @@ class Compiler:
             order.compiled.set_result(self._backend.compile(form))
         except caught() as error:
             order.compiled.set_exception(error)
+        return True

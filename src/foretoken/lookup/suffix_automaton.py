@@ -23,7 +23,7 @@ import numpy as np
 
 from foretoken.errors import ForetokenError
 from foretoken.files import Arrays, read_arrays, write_arrays
-from foretoken.lookup.longest_match import repeated
+from foretoken.lookup.longest_match import repeated, unmarked
 
 Match = tuple[int, int]
 """A state, and how many tokens of its longest phrase match."""
@@ -101,7 +101,7 @@ class SuffixAutomaton:
     def after(self, start: int, most: int) -> list[int]:
         """At most `most` tokens of `text` from a place on, to the end of that text, or of the one
         that is still written as `repeated` has it."""
-        return _unmarked(repeated(self.text, start, most))
+        return unmarked(repeated(self.text, start, most))
 
 
 _NAMES = ("text", "link", "length", "first_end", "count", "offsets", "tokens", "targets")
@@ -149,7 +149,7 @@ class StaticAutomaton:
 
     def after(self, start: int, most: int) -> list[int]:
         """At most `most` tokens of `text` from a place on, to the end of that text."""
-        return _unmarked(self.text[start : start + most].tolist())
+        return unmarked(self.text[start : start + most].tolist())
 
     def following(self, state: int) -> Iterator[tuple[float, int, int]]:
         """(share, token, state) of what comes after a state's phrases."""
@@ -182,11 +182,6 @@ class StaticAutomaton:
         automaton = cls(read_arrays(path, _KIND, {"vocab_size": vocab_size}, _NAMES))
         automaton.check(vocab_size)
         return automaton
-
-
-def _unmarked(tokens: list[int]) -> list[int]:
-    """The tokens before a mark."""
-    return tokens[: next((i for i, token in enumerate(tokens) if token < 0), len(tokens))]
 
 
 def _arrays(growing: SuffixAutomaton) -> Arrays:

@@ -11,7 +11,9 @@ nodes for each token. It is filled in two ways:
   negative number that occurs only there, so that every suffix of it differs from all others in the
   end.
 
-A walk adds or drops a suffix; it visits only the branchings on its path.
+A walk adds or drops a suffix; it visits only the branchings on its path. A node is a number, by
+which lists say what is known of it: objects would be hundreds of thousands, each of which Python's
+collector visits whenever it visits all.
 """
 
 from __future__ import annotations
@@ -19,21 +21,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 
-Place = tuple["_Node", int]
+Place = tuple[int, int]
 """A node, and how many tokens of the run that leads to it have been read."""
 
-
-class _Node:
-    """The run text[start : start + length] leads here; a leaf's ends where its text does."""
-
-    __slots__ = ("children", "count", "length", "start", "text")
-
-    def __init__(self, text: array[int], start: int, length: int, count: int) -> None:
-        self.text, self.start, self.length, self.count = text, start, length, count
-        self.children = _NONE
-
-
-_NONE: dict[int, _Node] = {}  # of every leaf, never written
+_ROOT = 0
+_NO_TEXT = array("i")
+_NO_CHILDREN: dict[int, int] = {}  # of every leaf, never written
 
 
 class SuffixTree:
@@ -45,10 +38,14 @@ class SuffixTree:
 
     def clear(self) -> None:
         """Forget all texts."""
-        self._root = _Node(array("i"), 0, 0, 0)
-        self._root.children = {}
         self._text = array("i")
         self._start = 0  # of the first suffix of the growing text that isn't counted yet
+        # Of each node: the run text[start : start + length] leads there; a leaf's ends where its
+        # text does. Children are by the first tokens of their runs.
+        self._texts: list[array[int]] = [_NO_TEXT]
+        self._starts, self._lengths, self._counts = [0], [0], [0]
+        self._children: list[dict[int, int]] = [{}]
+        self._free: list[int] = []  # numbers of nodes that are gone
 
     def grow(self, tokens: Iterable[int]) -> None:
         """Append to the text that is being written."""
@@ -79,55 +76,107 @@ class SuffixTree:
 
     def _insert(self, text: array[int], start: int) -> bool:
         """Count one suffix; False, and nothing is counted, while it is part of another."""
+        children, lengths = self._children, self._lengths
         stop = min(start + self.depth, len(text))
-        node, at = self._root, start
-        path: list[tuple[_Node, int]] = []
+        node, at = _ROOT, start
+        path: list[tuple[int, int]] = []
         while at < stop:
-            child = node.children.get(text[at])
+            child = children[node].get(text[at])
             if child is None:
-                node.children[text[at]] = _Node(text, at, start + self.depth - at, 1)
+                children[node][text[at]] = self._new(text, at, start + self.depth - at, 1)
                 break
-            common = _common(child, text, at, stop)
-            if common < child.length:
+            common = self._common(child, text, at, stop)
+            if common < lengths[child]:
                 if at + common == stop:
                     return False
-                child = _split(node, child, common)
+                child = self._split(node, child, common)
             path.append((child, at))
-            at += child.length
+            at += lengths[child]
             node = child
         else:
             if stop < start + self.depth:
                 return False
-        self._root.count += 1
+        texts, starts, counts = self._texts, self._starts, self._counts
+        counts[_ROOT] += 1
         for passed, where in path:
-            passed.count += 1
-            passed.text, passed.start = text, where  # the youngest text is dropped last
+            counts[passed] += 1
+            texts[passed], starts[passed] = text, where  # the youngest text is dropped last
         return True
 
     def _remove(self, text: array[int], start: int) -> None:
-        node, at = self._root, start
+        children, lengths, counts = self._children, self._lengths, self._counts
+        node, at = _ROOT, start
         stop = min(start + self.depth, len(text))
-        node.count -= 1
+        counts[_ROOT] -= 1
         while at < stop:
-            child = node.children[text[at]]
-            child.count -= 1
-            if not child.count:
-                del node.children[text[at]]
-                if len(node.children) == 1 and node is not self._root:
-                    _join(node)
+            child = children[node][text[at]]
+            counts[child] -= 1
+            if not counts[child]:
+                del children[node][text[at]]
+                self._forget(child)
+                if len(children[node]) == 1 and node != _ROOT:
+                    self._join(node)
                 return
-            at += child.length
+            at += lengths[child]
             node = child
+
+    def _new(self, text: array[int], start: int, length: int, count: int) -> int:
+        """A node without children."""
+        if self._free:
+            node = self._free.pop()
+            self._texts[node], self._starts[node] = text, start
+            self._lengths[node], self._counts[node] = length, count
+            return node
+        self._texts.append(text)
+        self._starts.append(start)
+        self._lengths.append(length)
+        self._counts.append(count)
+        self._children.append(_NO_CHILDREN)
+        return len(self._texts) - 1
+
+    def _forget(self, node: int) -> None:
+        """One that nothing leads to any more."""
+        self._texts[node], self._children[node] = _NO_TEXT, _NO_CHILDREN
+        self._free.append(node)
+
+    def _common(self, child: int, text: array[int], at: int, stop: int) -> int:
+        """How many tokens of the child's run stand at `at` as well."""
+        size, start = min(self._lengths[child], stop - at), self._starts[child]
+        mine, its = text[at : at + size], self._texts[child][start : start + size]
+        if mine == its:
+            return size
+        return next(i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b)
+
+    def _split(self, node: int, child: int, at: int) -> int:
+        """A node in the middle of the run that leads to a child."""
+        text, start = self._texts[child], self._starts[child]
+        upper = self._new(text, start, at, self._counts[child])
+        self._children[upper] = {text[start + at]: child}
+        self._starts[child] += at
+        self._lengths[child] -= at
+        self._children[node][text[start]] = upper
+        return upper
+
+    def _join(self, node: int) -> None:
+        """A node and its only child are one run; in the child's text the node's stands before
+        it."""
+        [child] = self._children[node].values()
+        self._texts[node] = self._texts[child]
+        self._starts[node] = self._starts[child] - self._lengths[node]
+        self._lengths[node] += self._lengths[child]
+        self._children[node] = self._children[child]
+        self._forget(child)
 
     def find(self, phrase: array[int]) -> Place | None:
         """Where the phrase leads, or None where it never occurred."""
-        node, at, inside = self._root, 0, 0
+        node, at, inside = _ROOT, 0, 0
         while at < len(phrase):
-            child = node.children.get(phrase[at])
+            child = self._children[node].get(phrase[at])
             if child is None:
                 return None
-            inside = min(child.length, len(phrase) - at)
-            if child.text[child.start : child.start + inside] != phrase[at : at + inside]:
+            inside = min(self._lengths[child], len(phrase) - at)
+            start = self._starts[child]
+            if self._texts[child][start : start + inside] != phrase[at : at + inside]:
                 return None
             at += inside
             node = child
@@ -148,48 +197,16 @@ class SuffixTree:
         """(share, token, place) of what came next; a text's end has a share too, which is not
         listed."""
         node, inside = place
-        if inside < node.length:
-            at = node.start + inside
-            if at < len(node.text) and node.text[at] >= 0:
-                yield 1.0, node.text[at], (node, inside + 1)
+        if inside < self._lengths[node]:
+            text, at = self._texts[node], self._starts[node] + inside
+            if at < len(text) and text[at] >= 0:
+                yield 1.0, text[at], (node, inside + 1)
             return
-        for token, child in node.children.items():
+        for token, child in self._children[node].items():
             if token >= 0:
-                yield child.count / node.count, token, (child, 1)
+                yield self._counts[child] / self._counts[node], token, (child, 1)
 
     @property
     def nodes(self) -> int:
-        """The number of nodes, counted by walking over them."""
-        waiting, count = [self._root], 0
-        while waiting:
-            node = waiting.pop()
-            count += 1
-            waiting.extend(node.children.values())
-        return count
-
-
-def _common(child: _Node, text: array[int], at: int, stop: int) -> int:
-    """How many tokens of the child's run stand at `at` as well."""
-    size = min(child.length, stop - at)
-    mine, its = text[at : at + size], child.text[child.start : child.start + size]
-    if mine == its:
-        return size
-    return next(i for i, (a, b) in enumerate(zip(mine, its, strict=False)) if a != b)
-
-
-def _split(node: _Node, child: _Node, at: int) -> _Node:
-    """A node in the middle of the run that leads to a child."""
-    upper = _Node(child.text, child.start, at, child.count)
-    upper.children = {child.text[child.start + at]: child}
-    child.start += at
-    child.length -= at
-    node.children[upper.text[upper.start]] = upper
-    return upper
-
-
-def _join(node: _Node) -> None:
-    """A node and its only child are one run; in the child's text the node's stands before it."""
-    [child] = node.children.values()
-    node.text, node.start = child.text, child.start - node.length
-    node.length += child.length
-    node.children = child.children
+        """The number of nodes."""
+        return len(self._texts) - len(self._free)

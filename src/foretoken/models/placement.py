@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from foretoken.errors import ForetokenError, shown
-from foretoken.models import gguf
 from foretoken.models.checkpoint import Checkpoint
 from foretoken.models.native.check import FLOATS
 
@@ -56,7 +55,8 @@ def pick_dtype(
     dtype: str | torch.dtype, config: Any, device: torch.device, source: Path
 ) -> torch.dtype:
     """The dtype of this name; "auto" is the checkpoint's on a GPU. Raises `ForetokenError` for one
-    that no model runs in. source: the checkpoint's folder, or its GGUF file."""
+    that no model runs in. source: the checkpoint's folder, or its GGUF file, whose configuration
+    always names one."""
     if isinstance(dtype, str) and dtype == "auto":
         if device.type == "cpu":
             return torch.float32
@@ -73,8 +73,8 @@ def pick_dtype(
 
 def _stored(source: Path) -> torch.dtype:
     """That of a folder's first weights, as transformers has it where a configuration names none."""
-    headers = {} if gguf.is_named(source) else Checkpoint(source).headers
-    found = (FLOATS[header.dtype] for header in headers.values() if header.dtype in FLOATS)
+    headers = Checkpoint(source).headers.values()
+    found = (FLOATS[header.dtype] for header in headers if header.dtype in FLOATS)
     return next(found, torch.float32)
 
 

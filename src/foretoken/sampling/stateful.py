@@ -5,20 +5,22 @@ needs is a copy of the one that was called at the place before it, so each path 
 the calls that plain decoding would have made, whatever was drafted and rejected before. Where
 nobody has been (a sequence that started again), the calls are made up for, with scores of zeros.
 
-A function that remembers by what it closes over, or in its default arguments, can't be copied. One
-path goes on with it, and for the others the factory makes new ones. A function with neither serves
-all paths: it has nothing to remember in but global names, which no copy would part.
+An object is copied with the functions that it holds, in attributes, lists or partials, and with
+what these close over. A function that is given by itself isn't, as what it closes over may be
+anything, a tokenizer too: where it remembers by that, or in its default arguments, one path goes
+on with it, and for the others the factory makes new ones. A function with neither serves all paths:
+it has nothing to remember in but global names, which no copy would part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from types import FunctionType
 
 import torch
 from torch import Tensor
 
+from foretoken.deep_copy import deep_copy
 from foretoken.errors import ForetokenError, described
 from foretoken.sampling.params import LogitsProcessor
 from foretoken.sampling.sequence import Sequence
@@ -68,11 +70,11 @@ def _going_on(held: list[LogitsProcessor]) -> LogitsProcessor:
         case FunctionType(__closure__=None, __defaults__=None, __kwdefaults__=None) as bare:
             return bare  # it has no state of its own
     try:
-        copied = deepcopy(held[0])
+        copied = held[0] if isinstance(held[0], FunctionType) else deep_copy(held[0])
     except Exception as error:
-        told = described("copy.deepcopy of a logits processor", error)
+        told = described("Copying a logits processor", error)
         raise ForetokenError(f"{told}; {_REMEDY}.") from error
-    if copied is held[0]:  # as of every function: what it remembers moves on with it
+    if copied is held[0]:  # as every function: what it remembers moves on with it
         held.clear()
     return copied
 

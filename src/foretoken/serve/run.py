@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import socket
 from types import FrameType
 from typing import Any
@@ -31,12 +33,23 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
-def serve(app: Starlette, opened: socket.socket, **options: Any) -> None:
+def serve(
+    app: Starlette, opened: socket.socket, *, patience: int, logs_requests: bool, **options: Any
+) -> None:
     """Serve on an open socket until SIGINT or SIGTERM; a second one ends at once.
 
-    options: uvicorn's.
+    patience: the seconds that running answers get at the end. options: uvicorn's others.
     """
-    _Server(uvicorn.Config(app, **options)).run(sockets=[opened])
+    config = uvicorn.Config(
+        app,
+        timeout_graceful_shutdown=patience,
+        log_level=logging.INFO if logs_requests else logging.WARNING,
+        access_log=logs_requests,
+        **options,
+    )
+    gc.collect()
+    gc.freeze()  # what is loaded stays to the end; visiting it halts every stream for 0.1 s
+    _Server(config).run(sockets=[opened])
 
 
 class _Server(uvicorn.Server):

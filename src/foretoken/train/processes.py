@@ -3,7 +3,6 @@ and what all of them do as the first one says."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import os
 import time
@@ -16,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 
 _POLL = 0.2  # seconds
 _LONG = timedelta(days=7)
@@ -69,12 +69,7 @@ def wait_for(file: Path) -> None:
 
 def accelerate() -> Any:
     """The package that joins the processes. Raises `ForetokenError` where it isn't installed."""
-    try:
-        return importlib.import_module("accelerate")
-    except ImportError as error:
-        raise ForetokenError(
-            "Training needs accelerate; install it by pip install 'foretoken[train]'."
-        ) from error
+    return imported("accelerate", "train", "Training needs")
 
 
 def join(device: torch.device) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
 
@@ -30,16 +30,11 @@ class AdaptedLM(TrainedLM):
     ) -> None:
         super().__init__(facts, model=model)
         self.shape |= {"rank": rank, "alpha": alpha, "dropout": dropout}
-        try:
-            from peft import LoraConfig, inject_adapter_in_model
-        except ImportError as error:
-            raise ForetokenError(
-                "Adapters need peft; install it by pip install 'foretoken[train]'."
-            ) from error
-        config = LoraConfig(
+        peft = imported("peft", "train", "Adapters need")
+        config = peft.LoraConfig(
             r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules="all-linear"
         )
-        inject_adapter_in_model(config, self.lm, _NAME)
+        peft.inject_adapter_in_model(config, self.lm, _NAME)
 
     @property
     def _adapters(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from foretoken.drafters.draft_verify import DraftVerify
 from foretoken.drafters.nothing import Nothing
 from foretoken.engine.engine import Engine
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 from foretoken.models.layer_set import every_second
 from foretoken.models.model import CausalLM
 from foretoken.models.target import ModelTarget
@@ -45,20 +46,14 @@ class LayerSet:
 class Search:
     """Candidates are timed on one target, one prompt after the other, greedily."""
 
-    def __init__(
-        self,
-        model: CausalLM,
-        prompts: Seq[Seq[int]],
-        tokens: int = 32,
-        options: dict[str, Any] | None = None,
-    ) -> None:
-        """`tokens` are written after each prompt; `options` as for `DraftVerify`."""
+    def __init__(self, model: CausalLM, prompts: Seq[Seq[int]], tokens: int = 32) -> None:
+        """`tokens` are written after each prompt."""
         if "e" not in model.levels:
             raise ForetokenError("Only the native model runs single sub-layers.")
         if not prompts:
             raise ForetokenError("There are no prompts to search on; give at least one.")
         self._target = ModelTarget(model, 1, model.max_length)
-        self._prompts, self._options = prompts, options or {}
+        self._prompts = prompts
         self._params = SamplingParams(temperature=0, max_tokens=tokens, ignore_eos=True)
 
     def run(
@@ -66,19 +61,14 @@ class Search:
     ) -> LayerSet:
         """The best of `trials` candidates; of those that were timed, where an interrupt (Ctrl-C)
         ends the search. Raises `ForetokenError` where Optuna isn't installed."""
-        try:
-            import optuna
-        except ImportError as error:
-            raise ForetokenError(
-                "The search for layers needs Optuna; pip install 'foretoken[tune]'."
-            ) from error
+        optuna = imported("optuna", "tune", "The search for layers needs")
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sublayers = 2 * self._target.layers
         self.time(Nothing())  # the first pass allocates and compiles
 
         def objective(trial: Any) -> float:
             skipped = [s for s in range(sublayers) if trial.suggest_categorical(str(s), [0, 1])]
-            seconds, rate = self.time(DraftVerify(skip=skipped, **self._options))
+            seconds, rate = self.time(DraftVerify(skip=skipped))
             trial.set_user_attr("drafting", (skipped, rate))
             advance()
             return seconds
@@ -100,7 +90,7 @@ class Search:
         of many times is also one that was short by luck."""
         seconds, plain = [], []
         for _ in range(_TIMINGS):
-            seconds.append(self.time(DraftVerify(skip=skipped, **self._options))[0])
+            seconds.append(self.time(DraftVerify(skip=skipped))[0])
             plain.append(self.time(Nothing())[0])
         return median(seconds), median(plain)
 

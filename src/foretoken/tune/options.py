@@ -23,6 +23,7 @@ from foretoken.bench.measure.simulate import measured_drafting, predict
 from foretoken.config import options_of
 from foretoken.engine.stats import EngineStats
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 from foretoken.length import SCHEDULES
 from foretoken.llm import LLM
 from foretoken.models.model import CausalLM
@@ -135,7 +136,8 @@ class Tuner:
     def search(self, trials: int, seed: int, advance: Callable[[], None]) -> list[Candidate]:
         """`trials` candidates, the best first; fewer where an interrupt ends the search. Raises
         `ForetokenError` without Optuna."""
-        optuna: Any = _optuna()
+        optuna = imported("optuna", "tune", "Tuning needs")
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=seed)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         candidates = [self.predicted(self._config)]
@@ -302,14 +304,3 @@ def _measured(stats: EngineStats) -> Any:
         "nodes_per_step": nodes_per_step([stats]),
         "ms_per_step": stats.ms_per_step,
     }
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ForetokenError(
-            "Tuning needs Optuna; install it with: pip install 'foretoken[tune]'"
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna

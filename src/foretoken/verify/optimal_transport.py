@@ -25,6 +25,7 @@ from torch import Tensor
 
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 from foretoken.protocols import Scores, Verdict, Verifier
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.shared.iid_trees import Choice, descend
@@ -110,14 +111,8 @@ def _largest_plan(
     pairs: list[tuple[int, int]], sets: np.ndarray, distribution: np.ndarray
 ) -> np.ndarray:
     """The mass at each (set, token): the largest in total that keeps both bounds."""
-    try:
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array
-    except ImportError as error:
-        raise ForetokenError(
-            "Optimal transport needs SciPy; install it with: pip install 'foretoken[bench]'"
-        ) from error
-
+    linprog = imported("scipy.optimize", "bench", "Optimal transport needs").linprog
+    csr_array = imported("scipy.sparse", "bench", "Optimal transport needs").csr_array
     column = np.arange(len(pairs))
     of_set, of_token = np.array(pairs).T
     rows = np.concatenate([of_set, of_token + len(sets)])

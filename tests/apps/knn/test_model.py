@@ -71,3 +71,11 @@ def test_what_is_refused(pair: Pair, neighbours: Neighbours) -> None:
     for store in (Neighbours(np.ones((1, 3)), [1]), Neighbours(np.ones((1, 32)), [97])):
         with pytest.raises(ForetokenError, match="build it by this model"):
             KnnModel(pair.target, store)
+
+
+def test_searches_and_places_are_counted(pair: Pair, neighbours: Neighbours) -> None:
+    """A pass is one search, for as many places as it has."""
+    knn = KnnModel(pair.target, neighbours, k=3)
+    for count in (5, 2):
+        knn.lm.head(torch.from_numpy(neighbours.keys[:count]).double()[None])
+    assert (knn.searches, knn.queries) == (2, 7) and knn.search_time > 0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.apps.ralm import Bm25, Ralm, factors
 from foretoken.apps.ralm.factors import Factors
+from foretoken.apps.ralm.outputs import RalmOutput, RalmStats
+from foretoken.apps.ralm.ralm import Options
+from foretoken.engine.stats import AcceptanceStats
 from foretoken.testing import ByteTokenizer, Pair
 
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -48,3 +53,31 @@ def test_what_cant_be_compared(llm: LLM, bm25: Bm25) -> None:
         factors(plain, plain, [], PARAMS)
     with pytest.raises(ForetokenError, match="different options"):
         factors(plain, Ralm(llm, bm25, prefetch=3), ["a"], PARAMS)
+
+
+class Noted:
+    """Notes what is asked of it, which takes no time."""
+
+    def __init__(self, name: str, calls: list[str]) -> None:
+        self.options, self._name, self._calls = Options(), name, calls
+
+    def generate(self, prompt: str, params: SamplingParams) -> RalmOutput:
+        return self._served(self._name)
+
+    def generate_plain(self, prompt: str, params: SamplingParams) -> RalmOutput:
+        return self._served("plain")
+
+    def _served(self, way: str) -> RalmOutput:
+        self._calls.append(way)
+        stats = RalmStats(total_time=1.0, decoding=AcceptanceStats(tokens=3, passes=2))
+        return RalmOutput("", "", [1], [0], "length", None, stats)
+
+
+def test_none_of_the_ways_is_always_the_first() -> None:
+    """What a prompt leaves in the machine's caches is of use to each in turn."""
+    calls: list[str] = []
+    first, second = (cast(Ralm, Noted(name, calls)) for name in ("guessed", "drafted"))
+    found = factors(first, second, ["a", "b", "c"], PARAMS)
+    ways = ["plain", "guessed", "drafted"]
+    assert calls == [*ways, *ways[1:], ways[0], *ways[2:], *ways[:2]]
+    assert (found.plain_time, found.guessed_time, found.drafted_time) == (3.0, 3.0, 3.0)

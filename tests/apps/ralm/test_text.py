@@ -205,3 +205,22 @@ def test_what_pieces_cant_have(llm: LLM, options: dict[str, Any]) -> None:
 def test_templates(template: str) -> None:
     with pytest.raises(ForetokenError, match="each once"):
         Layout(template, 6, 4)
+
+
+class Loud(ByteTokenizer):
+    """Shows special tokens by writing all in capitals."""
+
+    def decode(self, ids: Any, skip_special_tokens: bool = False, **options: Any) -> str:
+        text = super().decode(ids, skip_special_tokens, **options)
+        return text if skip_special_tokens else text.upper()
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_special_tokens_are_shown_where_they_are_wanted(pair: Pair, skip: bool) -> None:
+    params = replace(GREEDY, allowed_token_ids=TOKENIZER.encode("abc"), skip_special_tokens=skip)
+    with LLM(pair.target, tokenizer=Loud(97)) as own:
+        text = a_text(own, params)
+        for document in (0, 1, 1):
+            text.write(document)
+        written = TOKENIZER.decode(text.output)
+        assert len(written) == 10 and text.final() == (written if skip else written.upper())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from foretoken import ForetokenError, SamplingParams
+from foretoken.control.cost_model import DraftCost
+from foretoken.drafters.hydra import Hydra, HydraHeads
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.draws import GreedyDraws
 from foretoken.models.target import ModelTarget
@@ -69,3 +73,14 @@ def test_the_papers_tree_bounds_the_planned_one(pair: Pair) -> None:
         Medusa(heads, tree="paper", tree_nodes=64)
     with pytest.raises(ForetokenError, match="tree_nodes is 1 and tree lists its nodes itself"):
         Medusa(heads, tree=PATHS, tree_nodes=1)
+
+
+def test_what_a_level_costs(pair: Pair) -> None:
+    """Heads that read what was drafted run once for each level; others all run at once."""
+    timed = DraftCost(call=3.0, level=1.0)
+    for kind, heads, cost in (
+        (Medusa, MedusaHeads, timed),
+        (Hydra, HydraHeads, DraftCost(level=4.0)),
+    ):
+        drafter: Any = kind(heads(Facts.of(pair.target), own_lm_heads=False))
+        assert drafter.draft_cost(timed) == cost

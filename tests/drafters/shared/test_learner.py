@@ -261,3 +261,33 @@ def test_weights_of_another_shape_change_nothing(small: Pair, folder: Path, tmp_
         learner.load(tmp_path)
     after = learner.weights.student.state_dict()
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
+
+
+def test_after_a_reset_requests_are_counted_anew(small: Pair, folder: Path) -> None:
+    """Those before it bring no step, and their mistakes are gone."""
+    drafter = Online([SmallLM(str(folder), 3)], every=2)
+    engine, _ = served(drafter, small, PROMPTS_OF_23[:1])
+    learner = drafter.learner
+    assert len(learner._buffer)
+    learner.reset()
+    assert not len(learner._buffer)
+    versions = []
+    for _ in range(2):
+        answered(engine, PROMPTS_OF_23[0])
+        versions.append(learner.version)
+    assert versions == [0, 1]
+
+
+def test_after_a_rollback_steps_are_those_of_the_version(small: Pair, folder: Path) -> None:
+    """Whatever was learned since: as by a drafter that has learned nothing else."""
+    learned = []
+    for before in ([], PROMPTS_OF_23[:1]):
+        drafter = Online([SmallLM(str(folder), 3)], every=1, lr=1e-2)
+        engine, _ = served(drafter, small, before)
+        assert drafter.learner.version == len(before)
+        if before:
+            drafter.learner.rollback(0)
+        answered(engine, PROMPTS_OF_23[1])
+        assert drafter.learner.version == len(before) + 1
+        learned.append(logits_of(drafter, small, [5, 9, 2]))
+    torch.testing.assert_close(*learned)

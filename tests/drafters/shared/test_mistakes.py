@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from foretoken import ForetokenError
 from foretoken.drafters.shared.mistakes import Buffer, Example, Recording, batches, lesson
 from foretoken.protocols import Scores, Step
 from foretoken.tree import DraftTree, chains
@@ -115,3 +116,11 @@ def test_batches_are_bounded() -> None:
     made = [[len(example.tokens) for example in few] for few in batches(examples, 12)]
     assert made == [[2, 3, 3, 3], [4], [9], [30]]
     assert list(batches([], 12)) == []
+
+
+def test_a_place_without_a_distribution_is_no_mistake() -> None:
+    """The target wrote nothing else there: it had failed."""
+    recording = Recording(100)
+    failed = done(chains([[7, 8]], CPU), [1], numbered(0, 3))
+    recording.add(replace(failed, error=ForetokenError("NaN")))
+    assert recording.wrong == [] and recording.read == 2

@@ -345,3 +345,47 @@ def test_wrong_options(make: Callable[[], Drafter], message: str) -> None:
     """One sentence."""
     with pytest.raises(ForetokenError, match=message):
         make()
+
+
+def test_loaded_counts_plan_at_once(tmp_path: Path) -> None:
+    """Whatever was planned by others before."""
+    made, other = planner(STEEP), planner(STEEP)
+    for _ in range(100):
+        made.observe([drafted([0, 1], [1, 2])])
+    made.save(tmp_path / "counts")
+    before = paths(other)
+    other.load(tmp_path / "counts")
+    assert len(paths(other)) > len(before)
+
+
+def test_what_was_drafted_to_measure_does_not_count() -> None:
+    """Nor where costs were known before, as for another engine."""
+    made = planner(STEEP)
+
+    def measure(parts: Mapping[str, Drafter]) -> CostModel:
+        for _ in range(300):
+            made.observe([drafted([0], [])])
+        return costing(STEEP)(parts)
+
+    made.price(measure, Nothing(), whole)
+    assert paths(made) == paths(planner(STEEP)) != []
+
+
+def test_what_was_accepted_long_ago_is_forgotten() -> None:
+    """Most drafts of all were right, and none of the later ones."""
+    made = planner(STEEP)
+    for step in range(5600):
+        paths(made)
+        made.observe([drafted([0, 1], [1, 2] if step < 3000 else [])])
+    assert paths(made) == []
+
+
+def test_recycling_forgets_what_its_tree_counted(pair: Pair) -> None:
+    """Together with its matrix."""
+    drafter: Any = TokenRecycling()
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+    drafter.price(costing(STEEP))
+    drafter._planner.observe([drafted([0, 1], [1, 2])])
+    assert drafter._planner._counts.steps == 1
+    drafter.shared.reset()
+    assert drafter._planner._counts.steps == 0

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from foretoken import ForetokenError, SamplingParams
+from foretoken.access import Wants
 from foretoken.config import build
 from foretoken.drafters.either import Either
 from foretoken.drafters.merged import Merged
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Pair,
@@ -125,3 +127,22 @@ def test_all_parts_end(pair: Pair) -> None:
     with pytest.raises(LookupError):
         Either(parts).end([Sequence.start([1, 2], SamplingParams())])
     assert [part.ended for part in parts if isinstance(part, Notes)] == [1, 1]
+
+
+def part(*wants: Any) -> Any:
+    """A drafter that wants this of the target."""
+    made: Any = BaseDrafter()
+    made.wants = Wants(*wants)
+    return made
+
+
+def test_states_of_as_much_of_a_prompt_as_any_part_reads() -> None:
+    """Of all of it where one part does; parts that read no states don't count."""
+    one, three, every, none = (
+        part("c", (-1,), 1),
+        part("c", (-1,), 3),
+        part("c", (-1,)),
+        part("a"),
+    )
+    for parts, last in (([one, three], 3), ([one, every], None), ([none, one], 1)):
+        assert Either(parts).wants.last == last

@@ -25,7 +25,14 @@ from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import TableModel, logits_after, native, serve, tiny_transformers
+from foretoken.testing import (
+    TableModel,
+    logits_after,
+    native,
+    related,
+    serve,
+    tiny_transformers,
+)
 from foretoken.tree import empty
 from foretoken.trees.from_lists import from_paths
 from foretoken.trees.grow import Grower
@@ -162,6 +169,7 @@ def test_a_shorter_context_ends_drafting() -> None:
     tree: Any = None
     for _ in range(2):
         drafting.follow([sequence], [Step([], [], 0, 0, tree, tree)])
+    assert drafting.pending(sequence) == 3  # of twelve tokens eight were read
     del sequence.tokens[7:]
     assert drafting.room(sequence) == 2
 
@@ -325,3 +333,60 @@ def test_a_source_that_is_longer_than_the_context() -> None:
     assert [out.error for out in outs] == [None, None]
     assert [out.token_ids for out in outs] == [out.token_ids for out in plain]
     assert [out.stats.drafted > 0 for out in outs] == [False, True]
+
+
+@pytest.mark.parametrize(("written", "pending"), [(4, 0), (500, 5)])
+@torch.inference_mode()
+def test_a_copy_has_what_was_read_of_its_prompt(written: int, pending: int) -> None:
+    """Nothing of what the other text has gone on with, and nothing at all where the windows have
+    passed its prompt."""
+    access: Any = SimpleNamespace(
+        vocab_size=97, max_length=1000, slots=2, backend="plain", budget=CacheBudget(), opening=()
+    )
+    model, prompt = native(windowed(1024, heads=1)), [5, 9, 2, 40, 3, 17]
+    drafting = DraftModel(model, access)
+    one, copy = (Sequence.start(prompt, SamplingParams()) for _ in range(2))
+    for sequence in (one, copy):
+        drafting.begin(sequence)
+    one.tokens += [place % 90 for place in range(written)]
+    while drafting.pending(one):
+        drafting.prefill([one], 64)
+    drafting.fork(one, copy)
+    assert drafting.pending(copy) == pending
+    whole = logits_after(model, prompt)
+    torch.testing.assert_close(drafting.root_logits([copy])[0, 0], whole, atol=1e-9, rtol=0)
+
+
+@torch.inference_mode()
+def test_another_model_reads_texts_anew() -> None:
+    """What the one before it has left in the cache isn't its own."""
+    text, other = [5, 9, 2, 40], native(related(tiny_transformers(), 0.1))
+    drafting, _ = started(MODELS["native"](), [])
+
+    def read() -> tuple[int, Tensor]:
+        sequence = Sequence.start(text, SamplingParams())
+        sequence.salt, sequence.reusable = "", len(text) - 1
+        drafting.begin(sequence)
+        pending, logits = drafting.pending(sequence), drafting.root_logits([sequence])[0, 0]
+        drafting.end(sequence)
+        return pending, logits
+
+    assert [read()[0] for _ in range(2)] == [3, 0]
+    drafting.replace(other)
+    pending, logits = read()
+    assert pending == 3
+    torch.testing.assert_close(logits, logits_after(other, text), atol=1e-9, rtol=0)
+
+
+@torch.inference_mode()
+def test_scores_of_a_short_text_beside_one_that_lacks_much() -> None:
+    """A row has no more tokens before its root than the shortest text."""
+    model = MODELS["native"]()
+    drafting, sequences = started(model, [[7], list(range(1, 12))])
+    trees = from_paths([[[4, 6]], [[9]]], CPU)
+    logits = drafting.score(sequences, trees).logits
+    assert logits is not None
+    for b, contexts in enumerate(trees.contexts()):
+        for slot in range(trees.counts[b] + 1):
+            whole = logits_after(model, [*sequences[b].tokens, *contexts[slot]])
+            torch.testing.assert_close(logits[b, slot], whole, atol=1e-9, rtol=0)

@@ -252,3 +252,60 @@ def test_an_encoder_decoder_is_refused() -> None:
         made = drafter(native_of(tiny("t5")), words, words)
         with pytest.raises(ForetokenError, match="doesn't read an encoder–decoder's source"):
             serve(target, made, verifier, [SOURCES[0]], SamplingParams(max_tokens=2))
+
+
+class Spaced(Pieces):
+    """Puts a space before a text, as Llama 2's tokenizer does."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return super().__call__(f" {text}" if text else "", add_special_tokens)
+
+
+def test_text_after_a_special_token_begins_anew() -> None:
+    """As at the very beginning, with whatever the tokenizer puts before a text."""
+    theirs, own = Pieces(["a", "b", "<end>"], end=2), Spaced([" ", "a", "b", "</s>"], end=3)
+    options = ForeignOptions(TableModel.random(4), own, theirs)
+    made = ForeignModel(options, ModelTarget(TableModel.random(3), 1, 32), nodes=8)
+    sequence = Sequence.start([0, 2, 0, 1], GREEDY)
+    made.begin(sequence)
+    assert sequence.state[made].text.tokens == [0, 1, 3, 0, 1, 2]
+
+
+class Begun(Pieces):
+    """Puts its first piece before every text."""
+
+    bos_token_id = 0
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        ids = super().__call__(text)["input_ids"]
+        return {"input_ids": [0, *ids] if add_special_tokens else ids}
+
+
+def test_a_text_has_one_beginning() -> None:
+    """Though both tokenizers put one there."""
+    theirs, own = Begun(["<s>", "b", "a"]), Begun(["<begin>", "a", "b"])
+    options = ForeignOptions(TableModel.random(3), own, theirs)
+    made = ForeignModel(options, ModelTarget(TableModel.random(3), 1, 32), nodes=8)
+    sequence = Sequence.start([0, 2, 1], GREEDY)
+    made.begin(sequence)
+    assert sequence.state[made].text.tokens == [0, 1, 2]
+
+
+@torch.inference_mode()
+def test_a_copys_last_word_is_its_own() -> None:
+    """What the other text has made of that word in its own tokens isn't copied."""
+    theirs, own = Pieces(list("abc ")), Pieces(["a", "b", "c", " ", "aab"])
+    model = TableModel.random(5)
+    access = ModelTarget(TableModel.random(4), 2, 32)
+    made = ForeignModel(ForeignOptions(model, own, theirs), access, nodes=8)
+    one, copy = (Sequence.start(theirs("c aa")["input_ids"], GREEDY) for _ in range(2))
+    for sequence in (one, copy):
+        made.begin(sequence)
+    one.tokens += theirs("b")["input_ids"]
+    assert made.room(one) and one.state[made].text.tokens == [2, 3, 4]
+    made.root_logits([one])
+    made.fork(one, copy)
+    text = copy.state[made].text
+    assert text.tokens == [2, 3, 0, 0] and made._model.pending(text) == 1
+    whole = logits_after(model, text.tokens)
+    torch.testing.assert_close(made.root_logits([copy])[0, 0], whole)

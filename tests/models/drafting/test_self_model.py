@@ -29,6 +29,7 @@ def test_a_prefix_is_the_shorter_model(deep: Pair) -> None:
         for n in range(3):
             expected = logits_after(short, text + drafted[:n, row].tolist())
             assert torch.allclose(said[n][row, 0], expected, atol=1e-10)
+    assert torch.equal(lm.root_logits(sequences), said[0])  # the next draft begins there, too
 
 
 @torch.inference_mode()

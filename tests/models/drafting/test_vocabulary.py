@@ -61,3 +61,43 @@ class Endless(Pieces):
 def test_a_tokenizer_without_a_length() -> None:
     with pytest.raises(ForetokenError, match="The tokenizer Endless has no length"):
         _ = Vocabulary(Endless(PIECES, end=5), len(PIECES)).texts
+
+
+def test_groups_are_bounded() -> None:
+    """Also where no word begins, so that a step is never long."""
+    assert [len(group) for group in vocabulary().groups([0] * 70)] == [32, 32, 6]
+
+
+class Alike(Pieces):
+    """A tokenizer whose texts begin and end with the same token."""
+
+    bos_token_id = 5
+
+
+def test_a_token_that_begins_and_ends_texts_is_an_end() -> None:
+    assert Vocabulary(Alike(PIECES, end=5), len(PIECES)).special == {5: "<eos>"}
+
+
+def test_tokens_that_the_model_lacks() -> None:
+    """Special ones among them are left out; those that only the model has have no text."""
+    few, many = (Vocabulary(Pieces(PIECES, end=5), size) for size in (5, 8))
+    assert few.special == {} and few.texts == PIECES[:5]
+    assert many.texts == [*PIECES[:5], None, None, None]
+
+
+def test_of_several_tokens_of_one_text_the_last_counts() -> None:
+    """Single bytes come first."""
+    assert Vocabulary(Pieces(["a", "b", "a"]), 3).ids == {"a": 2, "b": 1}
+
+
+class Joining(Pieces):
+    """Leaves out a space after a letter."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return super().__call__(text.replace("a ", "a"))
+
+
+def test_text_after_other_text_is_all_there() -> None:
+    """After another character, where the tokenizer would leave out some of it after a letter."""
+    mine = Vocabulary(Joining(["a", "b", " ", "\n"]), 4)
+    assert mine.continuing(" b") == [2, 1]

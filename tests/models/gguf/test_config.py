@@ -256,7 +256,7 @@ def test_ends_of_models_that_write_several_messages(
     the answer ends its text."""
     tokens = [*gguf_files.tokens()[: -len(texts)], *texts]
     also: dict[str, Any] = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.eot_token_id": None}
-    also["tokenizer.ggml.eos_token_id"] = tokens.index(ends[0])
+    also["tokenizer.ggml.eos_token_id"] = tokens.index(ends[-1])
     found = config.ends(GGUFFile(gguf_files.written(tmp_path / "a.gguf", also=also)))
     assert found == {tokens.index(text) for text in ends}
 

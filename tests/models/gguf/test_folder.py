@@ -53,14 +53,17 @@ def test_configuration_and_tokenizer(tmp_path: Path) -> None:
         assert tokenizer.chat_template == ours.chat_template
 
 
+@pytest.mark.parametrize("most", [100_000, 1])
 def test_large_weights_are_written_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each with a tensor at least, also where the first one is larger than a part."""
     path = gguf_files.written(tmp_path / "a.gguf")
-    monkeypatch.setattr(folder, "_SHARD", 100_000)
+    monkeypatch.setattr(folder, "_SHARD", most)
     folder.write(path, tmp_path / "out")
     names = {header.file.name for header in Checkpoint(tmp_path / "out").headers.values()}
     assert len(names) > 2 and f"model-00001-of-{len(names):05}.safetensors" in names
+    assert names == {file.name for file in (tmp_path / "out").glob("*.safetensors")}
     ours, written = (load_model(place, device="cpu") for place in (path, tmp_path / "out"))
     assert torch.equal(logits_after(ours, IDS), logits_after(written, IDS))
 

@@ -28,6 +28,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.gguf import config_of, reader, weights_of
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import find, generation_ends, load_model
+from foretoken.models.placement import pick_dtype
 from foretoken.testing import logits_after
 
 IDS = [3, 50, 7, 7, 21, 90, 0, 13, 44, 8, 15, 91]
@@ -321,20 +322,53 @@ def test_the_base_of_the_rotation_that_transformers_leaves_out(tmp_path: Path) -
     assert isinstance(made, HFModel) and close(logits_after(made, IDS), expected, 1e-4)
 
 
+def without_layers(path: Path, architecture: str, kind: Kind = Kind.F32, **more: Any) -> Path:
+    """A file that has what makes a configuration, with its embedding of this kind."""
+    writer = gguf.GGUFWriter(path, architecture)
+    numbers = {"context_length": 4096, "embedding_length": 64, "feed_forward_length": 96}
+    numbers |= {"block_count": 2, "attention.head_count": 2, "attention.head_count_kv": 2, **more}
+    for key, value in numbers.items():
+        gguf_files.add(writer, f"{architecture}.{key}", value)
+    gguf_files.put(writer, "token_embd.weight", np.zeros((8, 64), np.float32), kind)
+    gguf_files.finish(writer)
+    return path
+
+
 @pytest.mark.parametrize(("said", "window"), [(2047, 2047), (0, None), (None, None)])
 def test_the_window_that_transformers_leaves_out(
     said: int | None, window: int | None, tmp_path: Path
 ) -> None:
     """Of Phi 3's files; Phi 4's say 0, as they have none."""
-    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "phi3")
-    numbers = {"context_length": 4096, "embedding_length": 64, "feed_forward_length": 96}
-    numbers |= {"block_count": 2, "attention.head_count": 2, "attention.head_count_kv": 2}
-    numbers |= {} if said is None else {"attention.sliding_window": said}
-    for key, value in numbers.items():
-        gguf_files.add(writer, f"phi3.{key}", value)
-    gguf_files.put(writer, "token_embd.weight", np.zeros((8, 64), np.float32), Kind.F32)
-    gguf_files.finish(writer)
-    assert config_of(tmp_path / "a.gguf").sliding_window == window
+    more = {} if said is None else {"attention.sliding_window": said}
+    assert config_of(without_layers(tmp_path / "a.gguf", "phi3", **more)).sliding_window == window
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "dtype"),
+    [
+        ("phi3", Kind.Q8_0, torch.float16),
+        ("phi3", Kind.BF16, torch.bfloat16),
+        ("phi3", Kind.F32, torch.float32),
+        ("gemma2", Kind.Q8_0, torch.bfloat16),
+    ],
+)
+def test_the_dtype_on_a_gpu_of_what_transformers_reads(
+    architecture: str, kind: Kind, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """That of the architectures that are read here: two bytes a weight, where four were taken."""
+    path = without_layers(tmp_path / "a.gguf", architecture, kind)
+    config, gpu, cpu = config_of(path), torch.device("meta"), torch.device("cpu")
+    assert pick_dtype("auto", config, gpu, path) == dtype
+    assert pick_dtype("auto", config, cpu, path) == torch.float32
+
+
+def test_another_architecture_in_half_precision(tmp_path: Path) -> None:
+    model = other_architecture(tmp_path / "a.gguf")
+    made = load_model(tmp_path / "a.gguf", device="cpu", dtype="float16")
+    assert {weight.dtype for weight in made.model.parameters()} == {torch.float16}  # type: ignore[attr-defined]
+    with torch.inference_mode():
+        expected = model(torch.tensor([IDS])).logits[0, -1]
+    assert close(logits_after(made, IDS).float(), expected, 1e-2)
 
 
 def stablelm(path: Path, turned: int = 4, extra: tuple[str, ...] = ()) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -381,3 +382,10 @@ def test_merges_hold_the_vocabularys_own_texts() -> None:
     [(left, right, made)] = tokenizer._pairs(vocabulary)
     one, other, _ = vocabulary
     assert left is one and right is other and made == 2
+
+
+def test_of_merges_that_are_as_good_those_with_a_longer_left_part_come_first() -> None:
+    vocabulary = {token: i for i, token in enumerate(("a", "b", "c", "ab", "bc", "abc"))}
+    file: Any = SimpleNamespace(metadata={})
+    found = tokenizer._merges(file, vocabulary, [0.0] * 6)
+    assert found == [("ab", "c"), ("a", "bc"), ("a", "b"), ("b", "c")]

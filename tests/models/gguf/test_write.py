@@ -63,8 +63,11 @@ def test_blocks_are_those_of_the_backend(
 def test_another_gguf_file(tmp_path: Path) -> None:
     """Tokenizer, template and numbers stay; blocks change, and norms don't."""
     path = gguf_files.written(tmp_path / "a.gguf", "llama", Kind.Q8_0)
-    gguf.write_file(gguf.FileSource(path), tmp_path / "b.gguf", "Q4_0")
+    source, own = gguf.FileSource(path), {"own.large": 2**40, "own.negative": -3}
+    source.metadata |= own
+    gguf.write_file(source, tmp_path / "b.gguf", "Q4_0")
     before, after = GGUFFile(path), GGUFFile(tmp_path / "b.gguf")
+    assert {key: after.metadata[key] for key in own} == own
     assert before.tensors.keys() == after.tensors.keys()
     assert {t.kind.name for t in after.tensors.values()} == {"F32", "Q4_0"}
     assert after.metadata["general.file_type"] == write.FORMATS["Q4_0"]

@@ -374,6 +374,48 @@ def test_the_head_is_read_beside_a_pass() -> None:
     assert "forward" not in vars(model.model.model)
 
 
+def test_states_of_another_threads_pass_are_not_taken() -> None:
+    """Which may be that of a drafter that learns."""
+    model = HFModel(tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL)).eval())
+    states = dict[int, Tensor]()
+
+    def passed() -> None:
+        with torch.inference_mode():
+            model.model(torch.tensor([[3, 4]]))
+
+    with model._taps((0, 1, -1), states), ThreadPoolExecutor(1) as beside:
+        beside.submit(passed).result()
+        assert not states
+        passed()
+    assert {*states} == {0, 1, -1}
+
+
+def test_embeddings_that_tokens_are_known_by() -> None:
+    """A model that looks for an embedding's token has none for those that are no token's."""
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL)).eval()
+    assert "d" in HFModel(model).levels
+    forward, table = model.model.forward, model.get_input_embeddings().weight
+
+    def known(input_ids: Any = None, inputs_embeds: Any = None, **options: Any) -> Any:
+        if input_ids is None:
+            same = (inputs_embeds[:, :, None] == table).all(-1)
+            assert same.any(-1).all()
+            input_ids = same.int().argmax(-1)
+        return forward(input_ids=input_ids, **options)
+
+    model.model.forward = known
+    assert "d" not in HFModel(model).levels
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_the_bytes_that_a_pass_reads(tied: bool) -> None:
+    """All matrices, but of an embedding a row, unless it is the head too."""
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**SMALL, tie_word_embeddings=tied)).eval()
+    matrices = sum(weight.nbytes for weight in model.parameters() if weight.ndim > 1)
+    table = model.get_input_embeddings().weight.nbytes
+    assert HFModel(model).bytes_read == matrices - (0 if tied else table)
+
+
 def test_the_users_model_stays_as_it_was() -> None:
     model = tf.AutoModelForCausalLM.from_config(FAMILIES["gpt2"](), dtype=torch.float64)
     model.train()

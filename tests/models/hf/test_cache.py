@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from threading import Thread
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,10 @@ from foretoken.models.hf.cache import (
     evaluating,
     looks,
     masks,
+    unfit,
     windows,
 )
+from foretoken.testing import tiny_transformers
 
 
 @pytest.mark.parametrize(
@@ -102,6 +105,30 @@ def test_parts_that_train_in_a_model_that_does_not() -> None:
     assert [module.training for module in model.modules()] == [False, False, True]
 
 
+def test_every_part_is_found() -> None:
+    """One that stands in two places, one that isn't there, and one that was added in between."""
+    shared, model = torch.nn.Dropout(), torch.nn.Sequential(torch.nn.Sequential())
+    model[0].append(shared)
+    model.append(shared)
+    model.register_module("absent", None)
+    for added in (torch.nn.Dropout(), torch.nn.Sequential(torch.nn.Dropout())):
+        model[0].append(added)
+        with evaluating(model):
+            assert not any(module.training for module in model.modules())
+        assert all(module.training for module in model.modules())
+
+
+def test_looking_for_parts_that_train_is_cheap() -> None:
+    """It is done in every pass, over hundreds of modules: none of them is called for it."""
+    model = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Identity()) for _ in range(50)))
+    model.eval()
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, _: calls.append(event) if event == "call" else None)
+    with evaluating(model):
+        sys.setprofile(None)
+    assert len(calls) < 50
+
+
 def test_answers_are_for_the_thread_that_asks() -> None:
     """Another thread's calls go through the module; afterwards all do."""
     module, seen = torch.nn.Identity(), []
@@ -129,3 +156,12 @@ def test_each_layer_stores_its_own_shape() -> None:
         Storage("Tiny", unlike, config)
     with pytest.raises(ForetokenError, match="not every layer"):
         Storage("Tiny", DynamicCache(), config)
+
+
+def test_a_familys_state_is_none_of_layers_that_attend() -> None:
+    """Others of the family may keep one."""
+    model = tiny_transformers()
+    model._is_stateful = True
+    assert "recurrent state" in str(unfit(model, model.model))
+    model.config.layer_types = ["full_attention"] * model.config.num_hidden_layers
+    assert unfit(model, model.model) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -104,6 +105,13 @@ def test_a_method_that_transformers_does_not_know(tmp_path: Path) -> None:
     """It would cast the quantised numbers, and multiply nothing by their scales."""
     quantised(tmp_path, {"quant_method": "modelopt", "quant_algo": "FP8"}, "weight_scale")
     refused(tmp_path, "is quantised by 'modelopt', which transformers doesn't read; use the model")
+
+
+@pytest.mark.parametrize("given", [{"bits": 4, "group_size": 128}, {"quant_method": None}, {}])
+def test_a_method_that_has_no_name(folder: Path, given: dict[str, Any]) -> None:
+    """A fetch won't bring it: the sentence says what is missing, and shows what is there."""
+    change_config(folder, quantization_config=given)
+    refused(folder, rf"config\.json, {re.escape(str(given))}, has no quant_method, without which")
 
 
 def test_scales_under_another_name_than_transformers_reads(tmp_path: Path) -> None:

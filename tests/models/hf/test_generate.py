@@ -30,6 +30,14 @@ def test_rows_lose_their_padding(pair: Pair) -> None:
     assert (batch.limit, batch.eos_ids, batch.criteria) == (4, frozenset({3}), [])
 
 
+def test_the_shortest_length_counts(pair: Pair) -> None:
+    """As in a plain `generate`, which ends at the first criterion that is met."""
+    lengths = [tf.MaxLengthCriteria(8), tf.MaxLengthCriteria(6)]
+    given = tf.GenerationConfig(do_sample=False)
+    found = Prepared(pair.transformers, PADDED, [], lengths, given, {"attention_mask": MASK})
+    assert found.limit == 2
+
+
 def test_warpers_become_sampling_parameters(pair: Pair) -> None:
     """In our order they are folded with the rest; what stands before them stays a processor."""
     warpers = [tf.TemperatureLogitsWarper(0.7), tf.TopKLogitsWarper(5), tf.TopPLogitsWarper(0.9)]

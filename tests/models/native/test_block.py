@@ -199,8 +199,9 @@ def test_what_a_configuration_says() -> None:
     gemma2 = original("gemma2").config
     assert block.cap(gemma2, block.family(gemma2).score_cap) == 50.0
     llama = original("llama").config
-    llama.query_pre_attn_scalar = 9  # a field of other families
+    llama.query_pre_attn_scalar = llama.sliding_window = 9  # fields of other families
     assert block.score_scale(llama, 16) == 0.25 and block.rope_kinds(llama) == [None]
+    assert block.window(llama, 0) is None
     assert block.embedding_scale(llama) == 1.0 and block.biased(llama) == ()
     llama.attention_bias = True
     assert block.biased(llama) == ("self_attn.",)

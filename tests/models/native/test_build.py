@@ -68,6 +68,17 @@ def test_counts() -> None:
     assert repeated.bytes_read == whole.bytes_read and repeated.parameters < whole.parameters
 
 
+def test_a_narrow_embedding_stays_narrow() -> None:
+    """As it was stored: its rows are widened when they are taken."""
+    model = tiny_transformers(layers=1, dtype=torch.float32)
+    narrow = model.state_dict()["model.embed_tokens.weight"].bfloat16()
+    ours = built(model, **{"model.embed_tokens.weight": narrow})
+    assert ours.embedding.nbytes == narrow.nbytes
+    tokens = torch.tensor([[3, 50]])
+    assert ours.embed(tokens).dtype == torch.float32
+    assert torch.equal(ours.embed(tokens), narrow[tokens].float())
+
+
 def test_what_is_missing_is_named() -> None:
     """A tensor that isn't there is a KeyError with its name; an unknown backend is an error."""
     model = tiny_transformers(layers=1)

@@ -344,6 +344,9 @@ def test_what_does_not_fit_is_refused() -> None:
     refused("with a cache of", turned, KV(*(x[:, :1].contiguous() for x in own)))
     refused("with a cache of", turned, KV(*(x[..., :16].contiguous() for x in own)))
     refused("with a cache of", turned, KV(own.keys, own.values[..., :16].contiguous()))
+    wide = [x.new_zeros(*x.shape[:-1], 2 * x.shape[-1])[..., : x.shape[-1]] for x in own]
+    refused("with a cache of", turned, KV(wide[0], own.values))  # with gaps between their rows
+    refused("with a cache of", turned, KV(own.keys, wide[1]))
     refused("places", turned[:, :2].contiguous(), own)
     refused("float64", turned.double(), own)
     refused("float64", turned, KV(*(x.double() for x in own)))

@@ -185,6 +185,20 @@ def test_bytes(tmp_path: Path, kind: str) -> None:
         assert layers.bytes_so_far == before
 
 
+def test_what_is_read_in_vain_counts(tmp_path: Path) -> None:
+    """After a pass the first layer comes; another one that is asked for has to be read besides."""
+    path = folder(tmp_path)
+    model = offloaded(path)
+    assert model.offloaded is not None
+    logits_after(model, [3])
+    before, cache = model.offloaded.bytes_so_far, model.new_cache(1, 8)
+    feed = chain_feed(cache, [cache.acquire(0)], [[3, 4]])
+    with torch.inference_mode():
+        model.run(model.embed(feed.tokens), feed, cache, range(6, 8))
+    read = model.offloaded.bytes_so_far - before
+    assert read == _in_file(path, 0) + _in_file(path, 3)
+
+
 def _in_file(path: Path, index: int) -> int:
     """Bytes of a layer's tensors, by what the file itself says of them."""
     if gguf.is_named(path):

@@ -93,6 +93,19 @@ def test_parameters_that_give_no_rotation(given: dict[str, Any]) -> None:
         rope.Table(config, shape_of(config), torch.float32, CPU)
 
 
+def test_a_head_that_turns_in_part_has_no_table() -> None:
+    """Of one that is half as wide there are half as many frequencies."""
+    config = LlamaConfig(hidden_size=32, num_attention_heads=2)
+    config.rope_parameters = {
+        "rope_type": "linear",
+        "rope_theta": 1e4,
+        "factor": 2.0,
+        "partial_rotary_factor": 0.5,
+    }
+    with pytest.raises(ForetokenError, match="give no rotary positions"):
+        rope.Table(config, shape_of(config), torch.float32, CPU)
+
+
 def test_kinds_of_layers_turn_by_tables_of_their_own() -> None:
     """Gemma 3's local layers have another base than its global ones, and each its own scaling."""
     ropes = {

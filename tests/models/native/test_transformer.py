@@ -14,6 +14,7 @@ from foretoken.models.native.transformer import Transformer, unsupported
 from foretoken.testing import native
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair, tiny_transformers
+from stored_models import original
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,8 @@ def test_a_pass_cut_anywhere_is_the_pass(shared: Pair) -> None:
         ({"hidden_act": "gelu"}, "its activation is 'gelu'"),
         ({"layer_types": ["full_attention", "chunked_attention"]}, "type 'chunked_attention'"),
         ({"use_bidirectional_attention": True}, "see those after them"),
+        ({"is_causal": False}, "see those after them"),
+        ({"text_config": {}}, "its configuration holds another one"),
         (
             {
                 "model_type": "gemma3_text",
@@ -110,3 +113,47 @@ def test_what_is_not_served_and_why(change: dict[str, Any], reason: str | None) 
     }
     answer = unsupported(SimpleNamespace(**{**given, **change}))
     assert answer is None if reason is None else answer is not None and reason in answer
+
+
+def test_code_that_comes_with_a_checkpoint() -> None:
+    """It runs in place of the native model where it is trusted, and nowhere else."""
+    given = {"model_type": "llama", "hidden_act": "silu", "auto_map": {"AutoModelForCausalLM": "x"}}
+    config = SimpleNamespace(**given, rope_parameters={"rope_type": "default"})
+    assert unsupported(config) is None
+    assert unsupported(config, True) == "it runs by code that comes with it"
+
+
+@torch.inference_mode()
+def test_another_head_has_no_cap() -> None:
+    """Its logits are what it makes; the model's own stay within the cap."""
+    model: Any = native(original("gemma2", final_logit_softcapping=2.0).double())
+    states = 50 * torch.randn(1, 3, 64, dtype=torch.float64)
+    other = model.with_head(model._lm_head)
+    assert float(model.head(states).abs().max()) <= 2 < float(other.head(states).abs().max())
+    assert torch.equal(other.head(states), model._lm_head(states))
+
+
+@torch.inference_mode()
+def test_states_beside_the_logits_of_the_last_token() -> None:
+    """Who asks for the final states gets all of them, and the logits of each row's last token."""
+    model = native(tiny_transformers())
+    cache = model.new_cache(2, 16)
+    slots = [cache.acquire(i) for i in range(2)]
+    feed = chain_feed(cache, slots, [[1, 2, 3], [4, 5]])
+    wanted, found = model.forward(feed, cache), model.forward(feed, cache, (-1,))
+    assert wanted.logits is not None and found.logits is not None
+    assert found.logits.shape == (2, 1, model.vocab_size)
+    assert torch.equal(found.logits, wanted.logits) and found.hidden[-1].shape[:2] == (2, 3)
+
+
+@torch.inference_mode()
+def test_a_runner_gives_no_states_between_layers() -> None:
+    """A pass that returns them goes through the layers, as one without a runner."""
+    model: Any = native(tiny_transformers())
+    cache = model.new_cache(1, 16)
+    feed = chain_feed(cache, [cache.acquire(1)], [[5, 9, 2]])
+    wanted = model.forward(feed, cache, (1,)).hidden
+    model.run_by(lambda model: lambda states, feed, cache: 0 * states, "zeros")
+    found = model.forward(feed, cache, (1,))
+    assert found.hidden.keys() == {1} and torch.equal(found.hidden[1], wanted[1])
+    assert not model.forward(feed, cache).logits.any()

@@ -16,9 +16,10 @@ from torch import Tensor
 from approximate_rules import CPU, EVEN, LOOSE, STRICT, scored, written
 from foretoken.draws import GreedyDraws, KeyedDraws
 from foretoken.protocols import Verifier
-from foretoken.tree import Kind, chains
+from foretoken.tree import DraftTree, Kind, chains
 from foretoken.verify.relaxed import Relaxed
 from foretoken.verify.rollback import Rollback
+from foretoken.verify.shared.approximate import ratio
 from foretoken.verify.top_beta import TopBeta
 from foretoken.verify.typical import Typical
 from test_tree import path_to, tree_of
@@ -120,3 +121,18 @@ def test_a_place_without_a_distribution_harms_nobody(rule: Verifier) -> None:
     own = scored([distributions], temperature, torch.float32)
     assert together[2:] == written(rule(alone, own, KeyedDraws([3], [5], CPU)), alone)
     assert len(together[1][0]) == 1
+
+
+def test_siblings_are_compared_with_their_row() -> None:
+    """Two draws below the root have one distribution, and the draw below them another."""
+    proposals = torch.tensor([[[0.8, 0.1, 0.1], [0.1, 0.1, 0.8]]])
+    trees = DraftTree(
+        torch.tensor([[0, 1, 2]]),
+        [3],
+        torch.tensor([[0, 0, 1]]),
+        kind=Kind.INDEPENDENT,
+        proposals=proposals,
+        rows=torch.tensor([[0, 0, 1]]),
+    )
+    probs = torch.tensor([0.4, 0.4, 0.2]).expand(1, 4, -1)
+    assert ratio(trees, probs)[0].tolist() == pytest.approx([0.5, 1.0, 0.25])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretoken.protocols import Verifier
+from foretoken.draws import KeyedDraws
+from foretoken.protocols import Scores, Verifier
 from foretoken.testing.rules import Shape
 from foretoken.tree import DraftTree, Kind
 from foretoken.verify.multi_candidate import MultiCandidate
@@ -50,3 +51,29 @@ def test_a_node_that_owes_less_pays_less() -> None:
     residual.reject(offer)
     excess = 0.05  # max(p / 2 - q, 0) = 0.05, 0, 0
     assert float(residual.owed) == pytest.approx(excess / (0.5 + excess))
+
+
+class Refusing(KeyedDraws):
+    """As rounding would once in a while: what is certain fails its test."""
+
+    def accept(self, probability: torch.Tensor, tests: torch.Tensor | None = None) -> torch.Tensor:
+        return probability > 1
+
+
+@pytest.mark.parametrize("rule", [MultiCandidate(), Traversal()])
+def test_siblings_whose_rejection_leaves_nothing(rule: Verifier) -> None:
+    """The token comes from p itself, never one of probability 0."""
+    device = torch.device("cpu")
+    p = torch.zeros(1, 3, 4)
+    p[..., 1] = 1
+    trees = DraftTree(
+        torch.tensor([[1, 1]]),
+        [2],
+        torch.tensor([[0, 0]]),
+        kind=Kind.INDEPENDENT,
+        proposals=p[:, :1],
+        rows=torch.tensor([[0, 0]]),
+    )
+    scores = Scores(p.log(), p, torch.zeros(1, 3, dtype=torch.bool))
+    verdict = rule(trees, scores, Refusing([1], [5], device))
+    assert verdict.lengths.tolist() == [0] and verdict.token.tolist() == [1]

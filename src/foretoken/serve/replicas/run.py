@@ -14,6 +14,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 from foretoken.llm import LLM
 from foretoken.ray_cluster import cluster
 from foretoken.serve.settings import ServerSettings
@@ -73,12 +74,7 @@ class InFolder:
 def joined(address: str | None, most: int) -> Iterator[Share]:
     """Connected to a cluster, or to one that is started here; the share of each of `most`
     replicas. Raises `ForetokenError` where Ray Serve isn't installed or no cluster is there."""
-    try:
-        from ray import serve
-    except ImportError as error:
-        raise ForetokenError(
-            "--replicas needs Ray Serve; install it with: pip install 'foretoken[ray]'."
-        ) from error
+    serve = imported("ray.serve", "ray", "--replicas needs")
     with cluster(address):
         import ray
 

@@ -89,6 +89,16 @@ def test_what_is_let_go_serves_again() -> None:
     assert not other.any() and other.data_ptr() != again.data_ptr()
 
 
+def test_a_small_piece_leaves_a_large_map_alone() -> None:
+    """It would keep far more of memory than it has use for."""
+    with pages.reusing():
+        large = pages.passing((2**20,), torch.float16)
+        place = large.data_ptr()
+        del large
+        small = pages.passing((2**16,), torch.float16)
+        assert pages.passing((2**20,), torch.float16).data_ptr() == place != small.data_ptr()
+
+
 def _resident() -> int:
     """Bytes."""
     [line] = (x for x in Path("/proc/self/status").read_text().splitlines() if "VmRSS" in x)

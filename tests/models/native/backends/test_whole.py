@@ -211,6 +211,24 @@ def test_padding_is_not_computed(kind: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @torch.inference_mode()
+def test_another_head_sees_padding() -> None:
+    """What it saw and returned has the rows of the pass."""
+    model, seen = model_of("llama"), list[Tensor]()
+
+    def head(states: Tensor) -> Tensor:
+        seen.append(states)
+        return states
+
+    cache = model.new_cache(2, 16)
+    slots = [cache.acquire(i) for i in range(2)]
+    feed = tree_feed(cache, slots, [1, 2], from_paths([[[3, 4]], []], CPU))
+    other = model.with_head(head)
+    other.forward(feed, cache)
+    assert [tuple(states.shape) for states in seen] == [(2, 3, model.width)]
+    assert model.packs and not other.packs
+
+
+@torch.inference_mode()
 def test_what_is_no_number_stays_in_its_row() -> None:
     """Products are of whole panels, and what fills them up is added to nobody's states."""
     model = model_of("states that fill no panel")
@@ -235,6 +253,16 @@ def test_a_pass_that_reaches_beyond_the_cache() -> None:
         written = tensor.any(-1)
         last = written[0, :, feed.limit - 2 : feed.limit]
         assert last.all() and int(written.sum()) == last.numel()
+
+
+@torch.inference_mode()
+def test_no_states_that_nobody_asked_for() -> None:
+    """Those of the last layer are on the way to the logits."""
+    model = model_of("llama")
+    cache = model.new_cache(1, 16)
+    feed = chain_feed(cache, [cache.acquire(0)], [[1, 2, 3]])
+    for hidden in ((), (1,), (0, 3), (2, -1)):
+        assert model.forward(feed, cache, hidden).hidden.keys() == {*hidden}
 
 
 def test_skipped_sublayers_are_skipped() -> None:

@@ -6,12 +6,11 @@ what counts there. A row's result depends on that row alone.
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from torch import Tensor, nn
 
-from foretoken.errors import ForetokenError
+from foretoken.errors.extras import imported
 
 GROUP = 128  # int4: inputs that share a scale
 
@@ -39,10 +38,4 @@ def _quantized(ao: Any, weight: Tensor, config: Any) -> Tensor:
 
 
 def _torchao(name: str) -> Any:
-    try:
-        return importlib.import_module("torchao.quantization")
-    except ImportError as error:
-        raise ForetokenError(
-            f"Backend {name!r} on a GPU needs torchao, which is not installed; install "
-            "'foretoken[quant]'."
-        ) from error
+    return imported("torchao.quantization", "quant", f"Backend {name!r} on a GPU needs")
