@@ -27,6 +27,7 @@ from foretoken.trainable.losses import Objective
 from foretoken.verify.target_only import TargetOnly
 
 LIMIT = 20
+TOGETHER = 70  # sequences of a batch, where many texts are sampled
 PROMPTS = [[1, 2, 3], [4, 5], [9] * 6, [7, 3, 7, 3], [20, 1], [8, 8, 2, 1, 0], [5]]
 GREEDY = SamplingParams(temperature=0, max_tokens=LIMIT)
 
@@ -159,11 +160,12 @@ def check_expectation(
         seeds = range(first, first + len(asked))
         return [SamplingParams(temperature=heat, max_tokens=LIMIT, seed=seed) for seed in seeds]
 
-    plain = serve(target, Nothing(), TargetOnly(), asked, sampled(0))
+    plain = serve(target, Nothing(), TargetOnly(), asked, sampled(0), slots=TOGETHER)
     pairs = [(p, o.token_ids) for p, o in zip(asked, plain, strict=True)]
     records = Records.of(pairs, LIMIT, target.vocab_size)
     expected = estimated(estimator or drafter, module, target, records, heat)
-    served = [output.stats for output in serve(target, drafter, rule, asked, sampled(10_000))]
+    outputs = serve(target, drafter, rule, asked, sampled(10_000), slots=TOGETHER)
+    served = [output.stats for output in outputs]
     assert expected.tokens == sum(one.tokens for one in served) == len(asked) * LIMIT
     assert expected.steps == pytest.approx(sum(one.passes for one in served), rel=0.06)
     first = sum(sum(one.accepted_at[:1]) for one in served)

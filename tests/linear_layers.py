@@ -51,8 +51,8 @@ PATHS = [
 
 @contextmanager
 def loops_for(flags: tuple[str, ...], folder: pytest.TempPathFactory) -> Iterator[None]:
-    """The loops built with these flags too, once for all processes of a session; skips where this
-    CPU can't run them."""
+    """The loops built with these flags too, by one process at a time, and kept as the others are;
+    skips where this CPU can't run them."""
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     if not _needed(flags) <= _present():
@@ -60,8 +60,7 @@ def loops_for(flags: tuple[str, ...], folder: pytest.TempPathFactory) -> Iterato
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "_FLAGS", (*kernels._FLAGS, *flags))
         kernels.library.cache_clear()
-        with shared_folder(folder, "loops") as loops:
-            patch.setenv("FORETOKEN_CACHE", str(loops))
+        with shared_folder(folder, "loops"):
             kernels.library()
         try:
             yield

@@ -19,7 +19,7 @@ from foretoken.verify.target_only import TargetOnly
 from foretoken.verify.traversal import Traversal
 
 CPU = torch.device("cpu")
-PAIRS = 50
+PAIRS = 25
 CHOSEN, DRAWN, REST, AUX = (Kind.CHOSEN, Kind.INDEPENDENT, Kind.WITHOUT_REPLACEMENT, Kind.AUXILIARY)
 
 

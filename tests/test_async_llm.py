@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,6 +26,8 @@ def slow(ids: Any, scores: Any) -> Any:
 
 
 LONG = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True, logits_processors=[slow])
+WHOLE = replace(LONG, max_tokens=50)
+"""Of which a test waits for the end."""
 SHORT = SamplingParams(seed=3, max_tokens=12)
 
 
@@ -61,17 +64,17 @@ def test_texts_are_those_of_generate(llm: LLM) -> None:
 
 def test_outputs_grow(llm: LLM) -> None:
     async def ask() -> list[int]:
-        stream = AsyncLLM(llm).generate("ab", LONG)
+        stream = AsyncLLM(llm).generate("ab", WHOLE)
         return [len(output.token_ids) async for output in stream]
 
     counts = asyncio.run(ask())
-    assert counts == sorted(counts) and counts[-1] == 200 and len(counts) > 20
+    assert counts == sorted(counts) and counts[-1] == 50 and len(counts) > 5
 
 
 def test_a_slow_consumer_gets_the_newest(llm: LLM) -> None:
     async def ask() -> list[int]:
         counts = []
-        async with aclosing(AsyncLLM(llm).generate("ab", LONG)) as stream:
+        async with aclosing(AsyncLLM(llm).generate("ab", WHOLE)) as stream:
             async for output in stream:
                 counts.append(len(output.token_ids))
                 while busy(llm):
@@ -79,7 +82,7 @@ def test_a_slow_consumer_gets_the_newest(llm: LLM) -> None:
         return counts
 
     first, last = asyncio.run(ask())
-    assert first < last == 200
+    assert first < last == 50
 
 
 @pytest.mark.parametrize("how", ["close", "break", "cancel"])
@@ -292,12 +295,12 @@ def test_what_each_step_wrote_is_observed(llm: LLM) -> None:
         def observe(output: RequestOutput) -> None:
             seen.append(len(output.token_ids))
 
-        async with await AsyncLLM(llm).submit("ab", LONG, observer=observe) as stream:
+        async with await AsyncLLM(llm).submit("ab", WHOLE, observer=observe) as stream:
             async for _ in stream:
                 pass
 
     asyncio.run(ask())
-    assert seen == sorted(set(seen)) and seen[-1] == 200
+    assert seen == sorted(set(seen)) and seen[-1] == 50
 
 
 def test_a_full_queue() -> None:
@@ -312,13 +315,27 @@ def test_a_full_queue() -> None:
     asyncio.run(ask())
 
 
+def test_what_waits_is_told_apart() -> None:
+    async def ask() -> None:
+        async with (
+            AsyncLLM(toy(max_num_seqs=1)) as front,
+            await front.submit("ab", LONG) as first,
+            await front.submit("cd", LONG),
+        ):
+            await anext(first)
+            assert front.load == (1, 1)
+
+    asyncio.run(ask())
+
+
 def test_shutdown_ends_what_runs() -> None:
     async def ask() -> None:
         front = AsyncLLM(toy())
         await front.check_health()
-        stream = front.generate("ab", LONG)
+        stream = front.generate("ab", LONG, "mine")
         await anext(stream)
         await front.shutdown()
+        await front.abort("mine")
         last = [output async for output in stream][-1]
         assert last.outputs[0].finish_reason == "cancelled"
         with pytest.raises(ForetokenError, match="closed"):

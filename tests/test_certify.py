@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.certify import Plan, bin_of, certify, lines, prefix_bins
+from foretoken.certify import MOST_BINS, Plan, bin_of, certify, checked, lines, prefix_bins
 from foretoken.protocols import BaseDrafter
 from foretoken.testing import Pair, table_pair, target_distribution
 from foretoken.testing.models import logits_after
@@ -128,3 +128,53 @@ def test_bins_are_the_target_s_distribution() -> None:
     ).items():
         found[bin_of(text, bins)] += p
     assert found == pytest.approx(bins, abs=1e-12)
+
+
+def test_chance_is_corrected_for_the_number_of_checks(plain: LLM, pair: Pair) -> None:
+    """With ten cells a p-value is ten times as large as with one, and at most 1."""
+    config = {"method": "sps", "model": pair.draft}
+    one, ten = (
+        Plan(
+            plan().prompts, {"cell": PARAMS, **dict.fromkeys("abcdefghi"[:n], PARAMS)}, samples=100
+        )
+        for n in (0, 9)
+    )
+    found = [
+        checked(
+            plain, config, each, next(x for x in lines(config, each) if x.cell == "cell")
+        ).p_value
+        for each in (one, ten)
+    ]
+    assert found[0] is not None and 0 < found[0] < 1
+    assert found[1] == pytest.approx(min(1.0, 10 * found[0]))
+
+
+def test_bins_are_not_too_many() -> None:
+    """Of a large vocabulary and long texts the likeliest prefixes."""
+    target = table_pair(9).target
+    bins = prefix_bins(target, [0, 1], SamplingParams(), 4)
+    assert MOST_BINS - 7 < len(bins) <= MOST_BINS
+    assert sum(bins.values()) == pytest.approx(1.0, abs=1e-12)
+
+
+def test_lines_of_another_rule_have_names_of_their_own(pair: Pair) -> None:
+    config = {"method": "sps", "model": pair.draft}
+    rules = [lines({**config, **more}, plan()) for more in ({}, {"verifier": "block"})]
+    assert [found[0].method for found in rules] == ["sps", "sps by block"]
+
+
+def test_the_worst_prompt_decides(plain: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In whichever order they come; drafts of chosen tokens are checked in the largest batch."""
+    batches: list[int] = []
+
+    def noted(llm: LLM, config: dict[str, Any], batch: int) -> LLM:
+        batches.append(batch)
+        return llm
+
+    monkeypatch.setattr("foretoken.certify.with_method", noted)
+    for outcomes in (["different", "near_tie"], ["near_tie", "different"]):
+        found = iter([(outcome, 0.5) for outcome in outcomes])
+        monkeypatch.setattr("foretoken.certify.compare", lambda *_, found=found: next(found))
+        [line] = [one for one in lines({"method": "pld"}, plan()) if one.check == "seeded"]
+        assert checked(plain, {"method": "pld"}, plan(), line).outcome == "failed"
+    assert batches == [3, 3]

@@ -84,12 +84,16 @@ class Planted(BaseDrafter):
 
     def draft(self, sequences: Any, budgets: Any, draws: Draws) -> DraftTree:
         paths = texts(self.shape.depth - 1)
+        written = [tuple(s.output) for s in sequences]
+        some = dict(zip(written, sequences, strict=True))  # one of each that have the same text
         logits = torch.stack(
-            [torch.cat([table()[(*s.output, *path)] for path in paths]) for s in sequences]
+            [torch.cat([table()[(*text, *path)] for path in paths]) for text in some]
         )
         distributions = fold(
-            logits, sequences, lambda: [[list(p) for p in paths]] * len(sequences)
+            logits, list(some.values()), lambda: [[list(p) for p in paths]] * len(some)
         ).probs
+        rows = {text: row for row, text in enumerate(some)}
+        distributions = distributions[[rows[text] for text in written]]
         return self.change(draw(self.shape, self.padded(distributions), draws)[0])
 
     def padded(self, distributions: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from foretoken import LLM, METHODS, ForetokenError, SamplingParams
 from foretoken.config import (
     BuiltMethod,
     MethodName,
+    auto_parts,
     build,
     needs_of,
     options_of,
@@ -30,6 +31,7 @@ from foretoken.protocols import BaseDrafter
 from foretoken.registry import ALIASES, FIELDS, OPTION_ALIASES, drafter_class, drafter_names
 from foretoken.testing import Pair
 from foretoken.tree import Kind
+from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 
@@ -58,6 +60,8 @@ def test_names_of_other_libraries(pair: Pair) -> None:
 def test_a_model_without_a_method_drafts(pair: Pair) -> None:
     """As in vLLM; with neither it is said what to write."""
     assert isinstance(build({"model": pair.draft}).drafter, SmallLM)
+    assert build({"model": "mini-eagle"}).name == "eagle"
+    assert build({"model": "mini-draft"}).name == "sps"
     with pytest.raises(ForetokenError, match=r"has \w+ and names no method"):
         build({"num_speculative_tokens": 3})
 
@@ -122,6 +126,7 @@ class Outsider(BaseDrafter):
     """A drafter of somebody else's."""
 
     speed: int = 1
+    trees = False
     kinds = frozenset({Kind.INDEPENDENT})
 
 
@@ -134,6 +139,8 @@ def test_drafters_from_elsewhere() -> None:
     assert type(drafter).__name__ == "Outsider" and drafter.speed == 2  # type: ignore[attr-defined]
     assert isinstance(rule, Speculative) and name == f"{__name__}:Outsider"
     assert isinstance(build({"method": own, "verifier": "target_only"}).verifier, TargetOnly)
+    own.trees = True
+    assert isinstance(build({"method": own}).verifier, MultiCandidate)
 
 
 class Bare:
@@ -400,6 +407,25 @@ def test_options_of_parts_that_are_called_like_options(pair: Pair) -> None:
         assert small.nodes == (4 if method == "pld+sps" else 16)
 
 
+def test_auto_takes_what_the_options_meet() -> None:
+    """By any of their names."""
+    assert auto_parts("auto", ()) == ["pld", "suffix"]
+    assert auto_parts("auto", ["assistant_model"]) == ["sps", "pld", "suffix"]
+    assert auto_parts("auto:pld+sam", ()) == ["pld", "sam"]
+
+
+def test_auto_leaves_a_length_to_a_checkpoint_that_has_one() -> None:
+    built: Any = build({"method": "auto:pld,dflash", "model": "mini-dflash"}).drafter
+    assert [part.num_speculative_tokens for part in built.drafters] == [16, None]
+
+
+def test_a_drafter_that_is_there_learns(pair: Pair) -> None:
+    """Plain `online` takes one, where a method that names its parts doesn't."""
+    own = SmallLM(model=pair.draft)
+    built: Any = build({"method": "online", "drafters": [own]}).drafter
+    assert list(built.drafters) == [own]
+
+
 def test_auto_leaves_a_trees_depth_alone() -> None:
     """But where it is given for the tree itself."""
     config: dict[str, Any] = {"method": "auto:suffix,eagle3", "model": "mini-eagle3"}
@@ -516,3 +542,11 @@ def test_levels_of_a_drafter_and_of_what_wraps_the_target() -> None:
     wrapper: Any = SimpleNamespace(levels="ae")
     assert BuiltMethod(drafter, TargetOnly(), "it").levels == {*"ac"}
     assert BuiltMethod(drafter, TargetOnly(), "it", wrapper).levels == {*"ace"}
+
+
+def test_a_target_that_lacks_what_its_wrapper_needs() -> None:
+    drafter: Any = SimpleNamespace(wants=SimpleNamespace(levels="a"))
+    wrapper: Any = SimpleNamespace(levels="ae")
+    target: Any = SimpleNamespace(levels=frozenset("ab"))
+    with pytest.raises(ForetokenError, match=r"^Method it needs \(e\) running any subset"):
+        BuiltMethod(drafter, TargetOnly(), "it", wrapper).wrapped(target)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from copy import deepcopy
 from functools import cache
@@ -36,7 +36,7 @@ from foretoken.models.cache import KVCache
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import Drafter, Verifier
 from foretoken.registry import build_verifier, drafter_class, drafter_names
-from foretoken.sampling.sequence import Sequence
+from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.step import prefill, step
 from foretoken.testing import (
     ByteTokenizer,
@@ -145,6 +145,9 @@ few; under "memory": where its memory is to be full soon; under "": in the other
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {"hydra_plus": ("hydra", {"prefix": {}})}
 """Further shapes of what is trained, under names of their own in these tests: file name, shape."""
 
+DEEP = {"dflash", "dflash_tree", "dflash2", "dflash2_tree", "peagle"}
+"""Drafters of four layers or five, of which two are enough here."""
+
 WRAPPING = [row.name for row in METHODS.values() if row.target]
 """Methods that wrap the target and draft nothing; they are in these tests like drafters."""
 
@@ -194,6 +197,7 @@ def given(name: str, pair: Pair) -> dict[str, Any]:
     return options
 
 
+@cache
 def class_of(name: str) -> type[Any]:
     return drafter_class(VARIANTS.get(name, (name, {}))[0])
 
@@ -201,7 +205,7 @@ def class_of(name: str) -> type[Any]:
 @cache
 def untrained(module: type[Trained], pair: Pair, name: str) -> Trained:
     """A drafter's weights for this target, none of them 0."""
-    shape = VARIANTS.get(name, (name, {}))[1]
+    shape = {"num_layers": 2} if name in DEEP else VARIANTS.get(name, (name, {}))[1]
     made = module(Facts.of(pair.target), **shape).to(pair.target.dtype)
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -220,7 +224,8 @@ def make_drafter(name: str, pair: Pair, purpose: str = "") -> Drafter:
     return create_drafter(class_of(name), name, options)
 
 
-def settings(name: str, purpose: str) -> dict[str, Any]:
+@cache
+def settings(name: str, purpose: str) -> Mapping[str, Any]:
     """A drafter's options for a purpose."""
     fields = [field.name for field in dataclasses.fields(class_of(name))]
     own = {f: {**SETTINGS.get(f, {}), **SETTINGS.get(f"{name}.{f}", {})} for f in fields}
@@ -393,14 +398,14 @@ def test_greedy_is_transformers_generate(name: str, rule: Verifier, kind: str, b
 @pytest.mark.parametrize("batch", [1, 8])
 def test_sampled_text_is_plain_decodings(name: str, rule: Verifier, batch: int) -> None:
     """Chosen drafts under target-only sampling: the very tokens of plain decoding at that seed."""
-    pair = models("native")
+    pair, count = models("native"), max(2, batch)
     outputs = check_seeded(
         lambda p: make_drafter(name, p),
         rule,
         pair,
         slots=batch,
-        prompts=PROMPTS,
-        expected=plainly("sampled"),
+        prompts=PROMPTS[:count],
+        expected=plainly("sampled")[:count],
         wrap=wrap_of(name),
     )
     assert name in ("nothing", "grammar", *WRAPPING) or sum(
@@ -430,15 +435,15 @@ def test_constrained_text_is_plain_decodings(
     name: str, rule: Verifier, batch: int, temperature: int
 ) -> None:
     """Chosen drafts under a grammar: the very tokens of plain constrained decoding."""
-    setting = f"constrained {temperature}"
+    setting, count = f"constrained {temperature}", max(2, batch)
     outputs = check_seeded(
         lambda p: make_drafter(name, p),
         rule,
         models("native"),
         slots=batch,
         params=PLAINLY[setting],
-        prompts=PROMPTS[:4],
-        expected=plainly(setting)[:4],
+        prompts=PROMPTS[:count],
+        expected=plainly(setting)[:count],
         wrap=wrap_of(name),
     )
     for output in outputs:
@@ -449,7 +454,8 @@ def test_constrained_text_is_plain_decodings(
 def test_distribution_is_the_targets(
     name: str, rule: Verifier, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The joint distribution of three tokens, every outcome enumerated, at a sampler's settings."""
+    """The joint distribution of three tokens, every outcome enumerated, at a sampler's settings. A
+    third step drafts nothing: it is taken only where the target is wrapped."""
     # A drafter is made for each of hundreds of outcomes: files are read once.
     read = cache(trainable_lm._loaded)
     monkeypatch.setattr(trainable_lm, "_loaded", lambda model: deepcopy(read(model)))
@@ -465,6 +471,7 @@ def test_distribution_is_the_targets(
             params,
             3,
             rows=rows,
+            steps=None if name in WRAPPING else 2,
             wrap=wrap_of(name),
         )
 
@@ -472,7 +479,10 @@ def test_distribution_is_the_targets(
 @pytest.mark.parametrize(("name", "rule"), OF_EACH)
 def test_company_and_chunks_change_nothing(name: str, rule: Verifier) -> None:
     """A seeded request's tokens are the same alone, among others, and however its prompt is cut."""
-    check_independence(lambda p: make_drafter(name, p), rule, models("native"), wrap=wrap_of(name))
+    short = dataclasses.replace(SAMPLED, max_tokens=12)
+    check_independence(
+        lambda p: make_drafter(name, p), rule, models("native"), short, wrap=wrap_of(name)
+    )
 
 
 def states_hold(make: Make, rule: Verifier, pair: Pair, wrap: Wrap | None = None) -> None:
@@ -699,6 +709,44 @@ def test_drafts_follow_from_the_text(name: str) -> None:
     """No rejected token, stale state or wrong position is left in a drafter's memory."""
     rule = next(p.values[1] for p in CELLS if p.values[0] == name)
     drafts_follow(lambda p: make_drafter(name, p), rule, models("native"))
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in {*WRAPPING, "auto"}])
+def test_a_row_without_room_changes_no_other(name: str) -> None:
+    """Beside a text that may draft nothing, a sampled one has the draft that it has alone."""
+    pair, rule = models("native"), next(p.values[1] for p in CELLS if p.values[0] == name)
+    drafts = []
+    for rows in ([0, 1], [1]):
+        drafter = make_drafter(name, pair)
+        both = [Sequence.start(prompt, SAMPLED, seed=i) for i, prompt in enumerate(PROMPTS[:2])]
+        target = _begun(pair, drafter, both)
+        step(target, drafter, rule, both, [6] * 2)
+        drafting, budgets = [both[row] for row in rows], [9 * row for row in rows]
+        tree = drafter.draft(drafting, budgets, draws_for(drafting, target.device))
+        drafts.append(tree.take([len(rows) - 1]).trim([9]))
+    mine, theirs = drafts
+    assert (mine.counts, mine.tokens.tolist()) == (theirs.counts, theirs.tokens.tolist())
+    assert mine.parent_slots.tolist() == theirs.parent_slots.tolist()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in {*WRAPPING, "auto"}])
+def test_a_copy_drafts_what_its_original_would(name: str) -> None:
+    """It has all that was read of their prompt."""
+    pair = models("native")
+    drafter, target = make_drafter(name, pair), ModelTarget(pair.target, 2, 128)
+    target.bind(drafter)
+    one, copy = (Sequence.start(PROMPTS[0], SAMPLED, seed=1) for _ in range(2))
+    for sequence in (one, copy):
+        target.begin(sequence)
+        drafter.begin(sequence)
+    while target.pending(one):
+        prefill(target, drafter, [one], 64)
+    target.fork(one, copy)
+    drafter.fork(one, copy)
+    tree = drafter.draft([one, copy], [9, 9], draws_for([one, copy], target.device)).trim([9, 9])
+    assert tree.counts[0] == tree.counts[1] and len({*map(tuple, tree.tokens.tolist())}) <= 1
 
 
 @pytest.mark.parametrize("wrong_at", range(5))

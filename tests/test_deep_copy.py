@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import random
 import re
 import sys
@@ -136,6 +137,15 @@ def test_what_is_shared_stays_shared() -> None:
 
     assert deep_copy([down])[0](5) == 5 and deep_copy([down])[0] is not down
 
+    def itself() -> object:
+        return itself
+
+    again = deep_copy(itself)
+    assert again is not itself and again() is again
+
+    counts, key = deep_copy(({held: 1}, held))
+    assert list(counts) == [key] and key is not held
+
     ring: list[Any] = []
     ring.append((ring,))
     copied = deep_copy(ring)
@@ -246,3 +256,29 @@ def test_what_classes_say_of_their_copies() -> None:
     for wrong in (threading.Lock(), (n for n in "a")):
         with pytest.raises(TypeError, match="cannot pickle"):
             deep_copy([wrong])
+
+
+class Told:
+    """Tells its state in a list that is made for this."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __getstate__(self) -> list[int]:
+        return [self.number]
+
+    def __setstate__(self, state: list[int]) -> None:
+        [self.number] = state
+
+
+def test_what_is_made_for_the_copy_is_not_taken_for_another() -> None:
+    """Though it is gone by the time that the next one is made, maybe in its place."""
+    assert [each.number for each in deep_copy([Told(i) for i in range(9)])] == [*range(9)]
+
+
+def test_what_is_registered_for_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    def reduced(given: Told) -> Any:
+        return Told, (given.number + 1,)
+
+    monkeypatch.setitem(copyreg.dispatch_table, Told, reduced)
+    assert deep_copy(Told(3)).number == 4

@@ -127,7 +127,7 @@ SHAPES: dict[Kind, dict[str, Make]] = {
 
 
 SIZES: dict[str, dict[str, int]] = {
-    "chosen-chain": {},
+    "chosen-chain": {"rows": 256},
     "chosen-tree": {"rows": 256, "budget": 3, "steps": 2},
     "chain": {"rows": 256},
     "tree": {"rows": 256, "budget": 4, "steps": 1},
@@ -183,7 +183,7 @@ def test_distribution_of_drawn_chains(gamma: int, seed: int) -> None:
     """γ tokens drawn from another model: the distribution of γ + 1 tokens, and of one token
     more."""
     pair = table_pair(3, seed=seed)
-    for tokens, steps in ((gamma + 1, None), (gamma + 2, 2)):
+    for tokens, steps in ((gamma + 1, 3), (gamma + 2, 2)):
         check_distribution(
             lambda p: SmallLM(p.draft, gamma),
             Speculative(),
@@ -247,6 +247,7 @@ def test_distribution_with_the_heuristic_length() -> None:
         SamplingParams(),
         4,
         rows=1,
+        steps=3,
     )
 
 
@@ -261,6 +262,7 @@ def test_distribution_of_copied_text() -> None:
             3,
             prompt=[0, 1, 2, 0, 1],
             rows=1,
+            steps=2,
         )
 
 
@@ -307,6 +309,7 @@ def test_distribution_of_mixed_chains(chosen_first: bool) -> None:
         SamplingParams(),
         3,
         rows=1,
+        steps=2,  # a third one would draft nothing
     )
 
 

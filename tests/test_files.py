@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from foretoken import ForetokenError, files
 from foretoken.files import (
+    check_writable,
     fingerprint,
     held,
     read_arrays,
@@ -201,6 +202,7 @@ def test_a_retrained_drafter_is_another(tmp_path: Path) -> None:
     first = _folder(tmp_path / "first", torch.zeros(300))
     copy = shutil.copytree(first, tmp_path / "copy", copy_function=shutil.copyfile)
     (copy / "metrics.jsonl").write_text("{}\n")
+    (copy / "more.json").mkdir()
     other = _folder(tmp_path / "other", torch.ones(300))
     assert fingerprint(first) == fingerprint(copy) != fingerprint(other)
     (copy / "config.json").write_text('{"window": 5}')
@@ -242,3 +244,52 @@ def test_a_folder_whole_or_not_at_all(tmp_path: Path, there: bool) -> None:
     with whole_or_nothing(folder):
         write_file(folder / "file", "whole")
     assert (folder / "file").read_text() == "whole"
+
+
+def test_a_lock_that_is_gone_or_old(tmp_path: Path) -> None:
+    """The number in it is the present holder's, whatever an ended one left; and who locked a file
+    that has been removed meanwhile holds nothing."""
+    path = tmp_path / ".lock"
+    path.write_text("123456789012")
+    with held(tmp_path):
+        assert path.read_text() == str(os.getpid())
+    with path.open("a+") as file:
+        path.unlink()
+        path.touch()
+        with pytest.raises(FileNotFoundError):
+            files._lock(file, path)
+
+
+def test_nothing_in_a_file_of_arrays_is_run(tmp_path: Path) -> None:
+    """Pickled objects are refused, not read."""
+    path = tmp_path / "thing"
+    objects = np.array([{"a": 1}], dtype=object)
+    header = np.frombuffer(b'{"kind": "table", "version": 1, "made_for": {}}', np.uint8)
+    with path.open("wb") as file:
+        np.savez(file, header=header, a=objects)
+    with pytest.raises(ForetokenError, match="damaged or not a table"):
+        read_arrays(path, "table", {}, ("a",))
+
+
+def test_parts_of_a_model_count(tmp_path: Path) -> None:
+    """Of a model in several files each; the first one's own name doesn't."""
+    first, second, other = (tmp_path / name for name in ("a", "b", "c"))
+    for path, content in ((first, b"1"), (second, b"2"), (other, b"3")):
+        path.write_bytes(content)
+    alone, both = fingerprint(first), fingerprint(first, second)
+    assert len({alone, both, fingerprint(first, other)}) == 3
+    moved = shutil.copy(first, tmp_path / "moved")
+    assert fingerprint(Path(moved)) == alone
+    second.write_bytes(b"4")
+    assert fingerprint(first, second) != both
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    """Its folder is made; what stands in the way is named."""
+    check_writable(tmp_path / "new" / "file")
+    assert [*(tmp_path / "new").iterdir()] == []
+    with pytest.raises(ForetokenError, match="new is a folder; name a file"):
+        check_writable(tmp_path / "new")
+    (tmp_path / "text").touch()
+    with pytest.raises(ForetokenError, match="can't be written"):
+        check_writable(tmp_path / "text" / "file")

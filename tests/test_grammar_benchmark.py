@@ -18,10 +18,14 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import grammar  # noqa: E402
 
+SHORT = {"type": "string", "maxLength": 40}
+
 
 def test_rounds_are_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many tokens a pass in two rounds as in one, for what keeps answers too."""
     monkeypatch.setattr(grammar, "TEXTS", grammar.TEXTS[:2])
+    few = {"properties": {"name": SHORT, "city": SHORT}, "required": ["name", "city"]}
+    monkeypatch.setattr(grammar, "PERSON", grammar.PERSON | few)
     with LLM("mini", max_num_seqs=1) as llm:
         one, two = (
             grammar.extraction(Namespace(draft_model="mini-draft", repeats=repeats), llm)

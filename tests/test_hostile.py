@@ -50,7 +50,7 @@ def outcome_of(stand: Stand, run: Any, **given: Any) -> Outcome:
 
 def test_a_process_that_dies_or_hangs_counts_against_its_case() -> None:
     """The others are run, each once."""
-    work = Isolated([sys.executable, "-c", DIES], {}, 10.0, 5)
+    work = Isolated([sys.executable, "-c", DIES], {}, 4.0, 5)
     outcomes = list(isolated(work))
     assert [bool(o["faults"]) for o in outcomes] == [False, True, False, True, False]
     assert outcomes[1]["faults"] == {"crashed": "the process ended with SIGABRT the last words"}

@@ -13,6 +13,7 @@ from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -276,7 +277,9 @@ def test_an_error_in_a_processor_leaves_nothing_running(llm: LLM) -> None:
 def test_one_bad_request_of_several(llm: LLM) -> None:
     """It comes back with its error, which reading its text raises; the others are served."""
     long, params = "x" * 256, [GREEDY] * 3 + [SamplingParams(logit_bias={VOCAB: 1.0})]
-    outputs = llm.generate([long, "", PROMPTS[0], PROMPTS[1]], params)
+    prompts = [long, "", PROMPTS[0], PROMPTS[1]]
+    outputs = llm.generate(prompts, params)
+    assert [output.prompt for output in outputs] == prompts
     said = ["256 tokens and the context is 256", "empty", None, "vocabulary of 97"]
     for output, words in zip(outputs, said, strict=True):
         assert output.finished
@@ -286,6 +289,14 @@ def test_one_bad_request_of_several(llm: LLM) -> None:
         assert words in str(output.error) and output.outputs[0].finish_reason == "error"
         with pytest.raises(ForetokenError, match=words):
             _ = output.text
+
+
+def test_calls_that_cant_be_served(llm: LLM) -> None:
+    for count in (1, 3):
+        with pytest.raises(ForetokenError, match=f"are 2 prompts and {count} sampling_params"):
+            llm.generate([[1], [2]], [GREEDY] * count)
+    with pytest.raises(ForetokenError, match="use_tqdm is 0; it must be True or False"):
+        llm.generate([1], GREEDY, use_tqdm=0)  # type: ignore[arg-type]
 
 
 def test_nan_weights_fail_the_request_not_the_program(model: Any) -> None:
@@ -307,7 +318,8 @@ def test_text_without_a_tokenizer(folder: Path) -> None:
     own = LLM(folder)
     assert len(own.generate([1, 2, 3], GREEDY)[0].token_ids) == 16
     assert own.generate([1, 2, 3], GREEDY)[0].text == ""
-    assert "tokenizer" in str(own.generate(["hello"], GREEDY)[0].error)
+    [output] = own.generate(["hello"], GREEDY)
+    assert "tokenizer" in str(output.error) and output.prompt == "hello"
     with pytest.raises(ForetokenError, match="tokenizer"):
         own.chat([{"role": "user", "content": "hi"}])
     with pytest.raises(ForetokenError, match="tokenizer"):
@@ -469,6 +481,22 @@ def test_a_request_that_cant_be_added(model: Any, monkeypatch: pytest.MonkeyPatc
     with LLM(native(model)) as llm:
         outputs = llm.generate([[1], [7], [2]], SamplingParams(max_tokens=2))
         assert [o.error for o in outputs] == [None, "The request raised KeyError: 'seven'", None]
+        assert [o.prompt_token_ids for o in outputs] == [[1], [7], [2]]
+
+
+def test_a_failed_output_keeps_no_model(model: Any) -> None:
+    """Though its error was raised deep inside of the engine."""
+
+    def fails(ids: Any, scores: Any) -> Any:
+        raise KeyError("seven")
+
+    params = SamplingParams(max_tokens=2, logits_processors=[fails])
+    with LLM(native(model)) as llm:
+        engine = ref(llm.engine)
+        [output] = llm.generate([[1]], params)
+    del llm
+    assert isinstance(output.cause, KeyError) and engine() is None
+    assert "in fails" in output.cause.__notes__[0]
 
 
 def test_a_module_that_is_no_language_model() -> None:

@@ -26,10 +26,12 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert cache_folder() == tmp_path / "home" / ".cache" / "foretoken"
 
 
-def test_processor_and_cores() -> None:
-    """Some name, and at least the core that this runs on."""
+def test_processor_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some name, and at least the core that this runs on: those that the process may use."""
     assert processor().strip()
     assert cores() >= 1
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {3, 5, 6}, raising=False)
+    assert cores() == 3
 
 
 def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,6 +80,10 @@ def test_free_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(machine, "_GROUPS", (group, ("/none", "/none", "/none")))
     assert machine.free_memory() == 150_000
     (tmp_path / "max").write_text("max\n")
-    assert machine.free_memory() > 2**20
+    (tmp_path / "info").write_text("MemTotal: 9 kB\nMemAvailable:   70 kB\n")
+    field = machine._field
+    monkeypatch.setattr(machine, "_field", lambda file, *rest: field(str(tmp_path / "info"), *rest))
+    assert machine.free_memory() == 70 * 1024
+    monkeypatch.setattr(machine, "_field", field)
     (tmp_path / "max").write_text("1000\n")
     assert machine.free_memory() == 1  # more is taken than allowed: a budget is never empty

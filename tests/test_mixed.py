@@ -54,12 +54,12 @@ def test_a_crowd_and_its_judge(monkeypatch: pytest.MonkeyPatch) -> None:
             else:
                 spoilt[place].texts[0] = "\x01" + spoilt[place].texts.get(0, "")
                 spoilt[place].ids[0] = [1, *spoilt[place].ids.get(0, [])]
-            assert mixed.judged(plain, asks, spoilt)[outcome] == 1, kind
+            assert mixed.judged(plain, [asks[place]], [spoilt[place]]) == {outcome: 1}, kind
         for kind in ("whole", "streamed"):  # the right ids excuse no other text
             spoilt = copy.deepcopy(heard)
             place = next(i for i, ask in enumerate(asks) if ask.kind == kind)
             spoilt[place].texts[0] += "\x01"
-            assert mixed.judged(plain, asks, spoilt)["different"] == 1, kind
+            assert mixed.judged(plain, [asks[place]], [spoilt[place]]) == {"different": 1}, kind
 
 
 def test_what_is_asked() -> None:

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import command_line
 import foretoken
 import page_code
 import structure
@@ -243,20 +244,19 @@ def test_pages_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     page_code.run(page)
 
 
-def test_the_way_to_vllm(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_way_to_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of docs/training.md, as written, end with the line that starts vLLM."""
     pytest.importorskip("accelerate")
     monkeypatch.chdir(tmp_path)
     texts = [prompt.turns[0] for prompt in find_suite("bundled").round_robin()[:32]]
     lines = [json.dumps({"prompt": text}) + "\n" for text in texts]
     (tmp_path / "prompts.jsonl").write_text("".join(lines))
-    for words in page_code.commands(ROOT / "docs" / "training.md", "## From your prompts to vLLM"):
-        subprocess.run([sys.executable, "-m", "foretoken", *words], check=True)
-    said = capfd.readouterr()
-    assert "mean acceptance length" in said.err and "\nvllm serve " in said.out
-    assert '"model": "my-eagle3-vllm"' in said.out
+    commands = page_code.commands(ROOT / "docs" / "training.md", "## From your prompts to vLLM")
+    trained, generated, exported = (command_line.run(*words) for words in commands)
+    for done in (trained, generated, exported):
+        assert done.exit_code == 0, done.output
+    assert "mean acceptance length" in generated.stderr and "\nvllm serve " in exported.stdout
+    assert '"model": "my-eagle3-vllm"' in exported.stdout
     assert (tmp_path / "my-eagle3-vllm" / "config.json").is_file()
 
 

@@ -19,6 +19,7 @@ from foretoken.registry import (
     drafter_class,
     drafter_names,
     installed_drafters,
+    replaced,
     target_class,
     typed_options,
     verifier_class,
@@ -170,3 +171,15 @@ def test_options_of_the_declared_types() -> None:
 def test_an_annotation_that_leads_nowhere() -> None:
     """An outsider's class may import its types for the checker only: its options pass."""
     assert typed_options(Unresolved, "mine", {"count": "four"}) == {"count": "four"}
+
+
+def test_options_in_the_place_of_others() -> None:
+    """By any of their names; but prompt lookup's own length is not that of other drafts, and the
+    options of a part are none of the whole's, though a part is called like one."""
+    assert replaced({"num_speculative_tokens": 4}, {"num_assistant_tokens": 3}) == {
+        "num_assistant_tokens": 3
+    }
+    both = {"num_speculative_tokens": 4}, {"prompt_lookup_num_tokens": 3}
+    assert replaced(*both) == both[0] | both[1]
+    part = {"model": "a"}, {"draft_model": {"model": "b"}}
+    assert replaced(*part) == part[0] | part[1] and replaced(*part[::-1]) == part[0] | part[1]

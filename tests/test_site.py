@@ -124,20 +124,24 @@ def test_the_site_is_built(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("[a](auto.md#there)", ""),
         ("[a](gone.md)", "gone.md"),
-        ("[a](auto.md#gone)", "gone"),
+        ("[a](auto.md#gone)", "auto.md#gone"),
         ("::: foretoken.gone", "foretoken.gone"),
     ],
 )
 def test_a_dead_link_is_found(line: str, said: str, tmp_path: Path) -> None:
-    """To a page, a heading or an object that isn't there."""
-    for folder in (DOCS, SITE):
-        shutil.copytree(folder, tmp_path / folder.name)
+    """To a page, a heading or an object that isn't there, by the site's settings; a live one is
+    none."""
+    shutil.copytree(SITE, tmp_path / "site")
     (tmp_path / "src").symlink_to(ROOT / "src")
-    with (tmp_path / "docs" / "faq.md").open("a", encoding="utf-8") as page:
-        page.write(f"\n{line}\n")
-    done = build(tmp_path / "site" / "mkdocs.yaml", tmp_path / "out")
-    assert done.returncode != 0 and said in done.stderr + done.stdout
+    settings = tmp_path / "site" / "mkdocs.yaml"
+    settings.write_text(yaml.safe_dump({**SETTINGS, "nav": ["faq.md", "auto.md"]}))
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "faq.md").write_text(f"# FAQ\n\n{line}\n")
+    (tmp_path / "docs" / "auto.md").write_text("# Auto\n\n## There\n")
+    done = build(settings, tmp_path / "out")
+    assert (done.returncode != 0) == bool(said) and said in done.stderr + done.stdout
 
 
 def test_what_a_browser_fetches_is_seen() -> None:

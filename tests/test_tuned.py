@@ -36,6 +36,8 @@ def test_given_options_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         "method": "pld",
         "max_matching_ngram_size": 5,
     }
+    with pytest.raises(ForetokenError, match=r"Unknown tuned method 'fats'\. Did you mean 'fast'"):
+        read_tuned("fats")
     tuned_path("bare").write_text('{"schema": 1}')
     with pytest.raises(ForetokenError, match="it has no speculative_config"):
         read_tuned("bare")

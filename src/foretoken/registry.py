@@ -7,6 +7,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Collection, Mapping
+from functools import cache
 from numbers import Number
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -87,17 +88,18 @@ def installed_drafters() -> list[Installed]:
 
 def drafter_names() -> list[str]:
     """The file names in `foretoken.drafters`."""
-    return _modules("foretoken.drafters")
+    return list(_modules("foretoken.drafters"))
 
 
 def verifier_names() -> list[str]:
     """The file names in `foretoken.verify`."""
-    return _modules("foretoken.verify")
+    return list(_modules("foretoken.verify"))
 
 
-def _modules(package: str) -> list[str]:
+@cache
+def _modules(package: str) -> tuple[str, ...]:
     folder = importlib.import_module(package).__path__
-    return sorted(m.name for m in pkgutil.iter_modules(folder) if not m.ispkg)
+    return tuple(sorted(m.name for m in pkgutil.iter_modules(folder) if not m.ispkg))
 
 
 def drafter_class(name: str) -> type[Any]:

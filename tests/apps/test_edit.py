@@ -164,6 +164,9 @@ def test_an_empty_answer_empties_no_file() -> None:
     assert edited.text == "" and edited.complete
     with scripted("\n\n") as llm:
         assert not edit(llm, FILE, ASKED, replace(GREEDY, max_tokens=1)).complete
+    with scripted("", text="") as llm:  # nothing can be lost
+        edited = edit(llm, "", ASKED)
+    assert edited.text == "" and edited.complete
 
 
 def test_diff() -> None:

@@ -20,6 +20,7 @@ from foretoken.bench.plan import (
     seed_of,
     select,
     shard_of,
+    trained_configs,
     units,
 )
 from foretoken.bench.suites.suite import Prompt
@@ -70,7 +71,7 @@ def test_a_shard_that_is_none(text: str) -> None:
     """The sentence shows what one looks like."""
     with pytest.raises(ForetokenError, match="1/4"):
         shard_of(text)
-    assert shard_of("2/3") == (2, 3)
+    assert (shard_of("1/3"), shard_of("3/3")) == ((1, 3), (3, 3))
 
 
 def test_selection() -> None:
@@ -111,6 +112,10 @@ def test_methods_of_parts() -> None:
         "eagle": {"model": "e"},
         "draft_model": {"model": "small"},
     }
+    assert method_config("pld|draft_model", None, None, {"sps": "s"}) == {
+        "method": "pld|draft_model",
+        "draft_model": {"model": "s"},
+    }
     own = {"sps": "s", "eagle": "e", "online": "o"}
     assert method_config("sps", "small", None, own) == {"method": "sps", "model": "s"}
     assert method_config("specinfer", "small", None, own)["model"] == "small"
@@ -149,3 +154,22 @@ def test_seeds_of_odd_ids() -> None:
     """An id may hold anything; those of others stay what they were."""
     assert seed_of(1, "é", 0) == zlib.crc32("1 é 0".encode())
     assert seed_of(1, "\ud83d", 0) != seed_of(1, "\ud83c", 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"batch_sizes": (4, 0)}, "each must be at least 1"),
+        ({"repeats": 0}, "each must be at least 1"),
+        ({"temperatures": (0.0, -1.0)}, "In temperatures, temperature"),
+        ({"template": "vicunna"}, "Did you mean 'vicuna'"),
+    ],
+)
+def test_what_no_run_can_be_made_of(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ForetokenError, match=said):
+        Plan(model="m", name="m", methods={}, **given)
+
+
+def test_drafters_of_approximate_methods_are_not_tried() -> None:
+    """A checkpoint is taken by every method that reads it and keeps the target's text."""
+    assert trained_configs({Path("x"): "specdec"}) == [{"method": "specdec", "model": "x"}]

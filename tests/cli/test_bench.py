@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from foretoken.bench.measure import costs
@@ -17,6 +18,7 @@ from foretoken.bench.record import Answer, read_results
 from foretoken.bench.run import cluster
 from foretoken.bench.run.runner import Runner
 from foretoken.cli import measuring
+from foretoken.cli.bench import _arguments
 from foretoken.cli.commands import app
 from foretoken.files import held
 from foretoken.zoo.shape import SHAPES
@@ -309,6 +311,17 @@ def test_shards_on_a_cluster(
     assert results["suite"]["prompts"] == 4 and len(results["runs"]) == 2
     assert (tmp_path / "out" / "report.html").is_file()
     assert json.loads(run(*command, "--json").stdout) == [results]  # and now nothing is left to do
+
+
+def test_what_a_worker_is_told() -> None:
+    """The options that were given, but for those that only the command itself reads."""
+    command: Any = get_command(app)
+    given = ["--limit", "3", "--warm", "--methods", "pld", "--dtype", "auto"]
+    own = ["--ray", "2", "--ray-address", "x:1", "--json", "--out", "y"]
+    with command.commands["bench"].make_context("bench", [*given, *own]) as context:
+        words = _arguments(context)
+    assert words[0] == "bench"
+    assert sorted(words[1:]) == ["--limit", "--methods", "--warm", "3", "pld"]
 
 
 BAD = {

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from foretoken import ForetokenError, zoo
-from foretoken.cli.bench_methods import Drafts, bundled_drafters, configs, drafts
+from foretoken.cli.bench_methods import (
+    Drafts,
+    _own_configs,
+    bundled_drafters,
+    configs,
+    drafts,
+)
 from foretoken.cli.bench_options import BenchOptions
 from foretoken.cli.options import ModelOptions
 from foretoken.trainable.checkpoint import method_of
@@ -140,3 +146,8 @@ def test_names_that_would_be_ignored(
     """A model that nothing would draft with is refused."""
     with pytest.raises(ForetokenError, match=message):
         chosen(methods, drafts(given, ["a"])[0], inflated)
+
+
+def test_labels_are_texts() -> None:
+    """Also where YAML has a number."""
+    assert _own_configs("{1: {method: pld}}") == {"1": {"method": "pld"}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from foretoken import LLM, METHODS, ForetokenError
-from foretoken.certify import Plan, lines
+from foretoken import LLM, METHODS, ForetokenError, SamplingParams
+from foretoken.certify import PROCESSORS, Check, Plan, lines
 from foretoken.cli import certify as command
 from foretoken.cli.commands import app
 from foretoken.drafters.hydra import HydraHeads
@@ -197,3 +197,46 @@ def test_command_asks_for_a_method() -> None:
     """Without one there is nothing to check."""
     done = CliRunner().invoke(app, ["certify", "--quick", "--prompt", "x"])
     assert done.exit_code != 0
+
+
+def test_what_must_be_equal_to_go_on() -> None:
+    """All that is checked, and the code that runs; not the machine nor the day."""
+    code = {"torch": "1", "transformers": "2", "foretoken": "3", "git_commit": "4"}
+    head = {"environment": {**code, "cpu": "a", "date": "b"}, "model": "mini"}
+    assert command._identity(head) == {"model": "mini", **code}
+
+
+def test_what_is_checked_by_default_quickly_and_of_all() -> None:
+    """Prompts, cells, batches, tokens and samples; cells that are asked for are the only ones."""
+    plain = LLM("mini")
+    made = [
+        command._plan(plain, None, command._Checking(quick=quick, everything=everything))
+        for quick, everything in ((False, False), (True, False), (False, True))
+    ]
+    assert [len(plan.prompts) for plan in made] == [6, 2, 12]
+    assert [len(plan.cells) for plan in made] == [len(PROCESSORS), 2, 6]
+    assert [plan.batches for plan in made] == [(1, 3), (1, 3), (1, 4)]
+    assert [(plan.max_tokens, plan.samples) for plan in made] == [
+        (32, 4000),
+        (16, 1000),
+        (64, 4000),
+    ]
+    few = command._Checking(quick=True, samples=100, first_tokens=1, prompt=["a"])
+    plan = command._plan(plain, SamplingParams(temperature=0.5), few)
+    assert [*plan.cells] == ["T=0.5 as given"] and len(plan.prompts) == 1
+    assert (plan.samples, plan.first_tokens) == (100, 1)
+
+
+def test_the_rules_for_drawn_chains() -> None:
+    """Exact ones that sample, and not the one that is checked as the method's own."""
+    rules = command._rules_of_chains()
+    assert "block" in rules and "optimal_transport" not in rules
+    assert not {"lenience", "typical", "relaxed", "greedy", "top_beta"} & {*rules}
+    assert METHODS["sps"].verifier not in rules
+
+
+def test_where_a_text_differs_is_shown() -> None:
+    check = Check("pld", "greedy", "batch 1", "failed", "3 of 4 texts", place=7, gap=0.25)
+    assert command._difference(check) == "token 7, gap 0.25"
+    assert command._difference(replace(check, gap=None)) == "token 7"
+    assert command._difference(replace(check, place=None)) == ""

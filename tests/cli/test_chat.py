@@ -80,6 +80,27 @@ def test_ctrl_c_ends_what_reads_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert talk._seconds > 0
 
 
+def test_a_new_conversation_begins_as_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the system message, and nothing of what was said."""
+    asked: list[list[dict[str, str]]] = []
+
+    class Noting(Saying):
+        def stream(self, *given: Any) -> Iterator[Any]:
+            asked.append(given[0])
+            return super().stream(*given)
+
+    monkeypatch.setattr(sys, "stdin", io.StringIO("one\ntwo\n/reset\nthree\n"))
+    llm: Any = Noting("Yes.")
+    chat._Conversation(llm, SamplingParams(), "Be brief.").run()
+    said = [[message["content"] for message in messages] for messages in asked]
+    assert said == [
+        ["Be brief.", "one"],
+        ["Be brief.", "one", "Yes.", "two"],
+        ["Be brief.", "three"],
+    ]
+    assert asked[0][0]["role"] == "system"
+
+
 def test_help(checkpoints: Pair) -> None:
     """It is a command, and names the others."""
     found = run("chat", *model(checkpoints), typed="/help\n")

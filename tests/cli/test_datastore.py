@@ -10,8 +10,10 @@ import pytest
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from foretoken.cli import datastore
 from foretoken.cli.commands import app
 from foretoken.lookup.datastore import ORDERED, Datastore
+from foretoken.testing import ByteTokenizer
 
 ids = st.sampled_from([1, 255, 256])  # in the other order of bytes they'd stand in another order
 
@@ -20,11 +22,15 @@ def run(*arguments: object) -> Any:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_command_line(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
-    """Text, lines of JSON and conversations; added to later; found again."""
+def datastore_tokenizer(checkpoints: tuple[Path, Path]) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(checkpoints[0])
+    return AutoTokenizer.from_pretrained(checkpoints[0])
+
+
+def test_command_line(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Text, lines of JSON and conversations; added to later; found again."""
+    tokenizer = datastore_tokenizer(checkpoints)
     text, lines, store = tmp_path / "a.txt", tmp_path / "b.jsonl", tmp_path / "store"
     text.write_text("one two\nthree four\n")
     turns = [{"role": "user", "content": "five"}, {"role": "assistant", "content": "six"}]
@@ -43,11 +49,11 @@ def test_command_line(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
 
 def test_a_model_of_parts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """Whose vocabulary is its text model's, as of Gemma 3 with images."""
-    from transformers import AutoTokenizer, Gemma3Config
+    from transformers import Gemma3Config
 
     own, store, text = tmp_path / "own", tmp_path / "store", tmp_path / "a.txt"
     Gemma3Config(text_config={"vocab_size": 321}).save_pretrained(own)
-    AutoTokenizer.from_pretrained(checkpoints[0]).save_pretrained(own)
+    datastore_tokenizer(checkpoints).save_pretrained(own)
     text.write_text("one two")
     built = run("datastore", "build", text, "--tokenizer", own, "--out", store)
     assert built.exit_code == 0, built.output
@@ -104,3 +110,33 @@ def test_bad_files(
     found = run("datastore", "build", file, "--tokenizer", checkpoints[0], "--out", store)
     assert found.exit_code == 1 and said in found.output and "Traceback" not in found.output
     assert not (store / "index.npz").exists()
+
+
+def test_lines_are_numbered_through_all_blocks(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datastore, "_BLOCK", 10)
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "a"}\n' * 5 + "{\n")
+    built = run(
+        "datastore", "build", file, "--tokenizer", checkpoints[0], "--out", tmp_path / "store"
+    )
+    assert built.exit_code == 1 and "a.jsonl, line 6, is no JSON object" in built.stderr
+
+
+def test_a_conversation_is_stored_as_the_model_reads_it() -> None:
+    """With no answer begun after it; by a tokenizer without a template, a line a turn."""
+    turns = [{"role": "user", "content": "five"}, {"role": "assistant", "content": "six"}]
+    stored = datastore._entry_text({"messages": turns}, ByteTokenizer())
+    assert stored == "user: five\nassistant: six\n"
+    assert datastore._entry_text({"messages": turns}, None) == "five\nsix"
+
+
+def test_nothing_is_added_to_a_text(tmp_path: Path) -> None:
+    """A token that begins a prompt stands in no text's middle, where drafts are looked up."""
+
+    def tokenizer(texts: list[str], add_special_tokens: bool = True, **_: Any) -> Any:
+        return {"input_ids": [[0] * add_special_tokens + [len(text)] for text in texts]}
+
+    (tmp_path / "a.txt").write_text("four")
+    assert list(datastore._documents(tmp_path / "a.txt", tokenizer, lambda: None)) == [[4]]

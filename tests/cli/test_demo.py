@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command_line import Pair, model, run
 from foretoken import ForetokenError
-from foretoken.bench.record import read_results
+from foretoken.bench.measure import costs
+from foretoken.bench.record import Answer, read_results
 from foretoken.cli import demo
+from measured_answers import answer
+
+
+@pytest.fixture(autouse=True)
+def quick_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs of passes have tests of their own."""
+    monkeypatch.setattr(costs, "_ARRAY_BYTES", 2**16)
+    monkeypatch.setattr(costs, "WIDTHS", (1, 2))
 
 
 def test_demo(checkpoints: Pair, tmp_path: Path) -> None:
@@ -87,3 +97,22 @@ def test_a_length_without_a_draft_model(checkpoints: Pair, tmp_path: Path) -> No
     zero = ("--draft-model", checkpoints[1], "--num-speculative-tokens", 0)
     found = run("demo", *model(checkpoints), *zero, *out)
     assert found.exit_code == 1 and "num_speculative_tokens is 0" in found.stderr, found.output
+
+
+def test_the_race_is_where_the_gain_is_the_middle_one() -> None:
+    """Of the answers that were written to the full, both ways."""
+
+    def one(name: str, method: str, seconds: float, **given: object) -> Answer:
+        times = {**answer().seconds, "draft": 0.0, "other": 0.0, "verify": seconds}
+        return answer(id=name, prompt=name, method=method, seconds=times, **given)
+
+    gains = {"a": 1.0, "b": 4.0, "c": 2.0, "d": 3.0}
+    found = [one(name, "autoregressive", gain) for name, gain in gains.items()]
+    found += [one(name, "pld", 1.0) for name in gains]
+    assert demo._middle(found, "pld") == "c"
+    short = [replace(a, finish_reason="stop") if a.id == "a" else a for a in found]
+    assert demo._middle(short, "pld") == "d"
+    assert demo._middle(found[:4], "pld") is None
+    for other in ({"turn": 1}, {"temperature": 1.0}, {"error": "It broke."}):
+        more = [one("c", "autoregressive", 9.0, **other), one("c", "pld", 1.0, **other)]
+        assert demo._middle([*found, *more], "pld") == "c"

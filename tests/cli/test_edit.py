@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from command_line import Pair, Terminal, harmless, model, one_sentence, run
 from edits import ASKED, FILE, scripted
-from foretoken import LLM
+from foretoken import LLM, ForetokenError
 from foretoken.cli import edit as command
 from foretoken.cli.options import ModelOptions
 
@@ -142,3 +143,14 @@ def test_what_is_refused(checkpoints: Pair, file: Path, tmp_path: Path) -> None:
     one_sentence(run("edit", file, " ", *model(checkpoints)))
     told = run("edit", long, "x", *model(checkpoints)).stderr
     assert "the context is 4096" in told and "as long 6" in told
+
+
+def test_a_block_may_share_nothing_with_the_file(tmp_path: Path) -> None:
+    """It is meant to be the file; a bare answer that has nothing of it is not."""
+    file = tmp_path / "a.py"
+    file.write_text(FILE)
+    edited: Any = SimpleNamespace(before=FILE, text="new\n", output=SimpleNamespace(text=""))
+    with pytest.raises(ForetokenError, match="is no block and has no line of"):
+        command._check_kept(file, FILE.encode(), edited)
+    edited.output.text = "```\nnew\n```"
+    command._check_kept(file, FILE.encode(), edited)

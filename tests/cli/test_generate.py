@@ -88,6 +88,12 @@ def test_a_line_of_standard_input_is_the_prompt(checkpoints: Pair) -> None:
     ]
     tokens = [json.loads(text)["prompt_tokens"] for text in shown]
     assert tokens == [9, 9, 10]
+    shown = [
+        run("generate", *model(checkpoints), *words, "Some text", "--json").stdout
+        for words in ((), ("--chat",))
+    ]
+    one, other = (json.loads(text)["prompt_tokens"] for text in shown)
+    assert one == other > 9  # this model has a template, which is used
 
 
 def test_generate_stops(checkpoints: Pair) -> None:

@@ -88,6 +88,8 @@ def test_a_server_runs_as_it_runs(running: ModelOptions, option: str) -> None:
         make_job(given, running)
     job = make_job(given, ModelOptions(max_model_len=4096))
     assert [*job.parts[0].configs] == ["server"]
+    with pytest.raises(ForetokenError, match="asks one process at a time"):
+        make_job(replace(given, ray=2), ModelOptions())
 
 
 def test_a_server_beside_its_baseline_has_another_label() -> None:

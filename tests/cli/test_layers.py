@@ -44,3 +44,5 @@ def test_a_place_is_looked_at_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     done = run("layers", "--prompts", 1, "--trials", 9, "--out", tmp_path / "new" / "mini.npz")
     assert done.exit_code == 0, done.output
     assert (tmp_path / "new" / "mini.npz").is_file() and "after 7 of 9 layer sets" in done.stderr
+    assert "without sub-layers 2, 3 a token takes 100.00 ms" in done.stdout
+    assert " ms, plainly 200.00 ms; 50% of the drafted tokens" in done.stdout

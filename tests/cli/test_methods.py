@@ -9,6 +9,7 @@ import pytest
 
 from command_line import process, run
 from foretoken import METHODS
+from foretoken.cli.methods import _cell, _why_unusable, is_free
 from foretoken.registry import verifier_names
 
 
@@ -90,5 +91,26 @@ def test_a_survey_has_no_axis(axis: str) -> None:
 def test_unknown_axes_are_refused() -> None:
     """One sentence with the choices."""
     found = process("methods", "--axis", "colour")
-    assert found.returncode != 0 and found.stderr.count("\n") == 1
+    assert found.returncode == 2 and found.stderr.count("\n") == 1
     assert "'--axis': 'colour' is not one of 'methods', 'verify'." in found.stderr
+
+
+def test_why_a_name_cannot_be_used() -> None:
+    """Two packages have it, or foretoken has; any other one can."""
+    assert "another package's" in _why_unusable("mine", ["mine", "mine"])
+    assert "foretoken's own" in _why_unusable("pld", ["pld"])
+    assert _why_unusable("mine", ["mine", "other"]) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["a:b", "a,b", "a+b", "auto", "online", "pld", "ngram", "small_lm"]
+)
+def test_names_that_are_not_free(name: str) -> None:
+    """Signs that join methods, and names of ours, of drafters too."""
+    assert not is_free(name) and is_free("mine")
+
+
+def test_the_kinds_of_nodes_in_a_cell() -> None:
+    kinds = ["chosen", "independent", "without_replacement", "auxiliary"]
+    assert _cell(kinds) == "all" and _cell(kinds[1:3]) == "independent, without replacement"
+    assert (_cell(True), _cell(False), _cell(3)) == ("yes", "no", "3")

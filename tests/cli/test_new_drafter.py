@@ -72,3 +72,10 @@ def test_a_folder_that_is_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "empty").mkdir()
     assert run("new-drafter", "mine", "--out", "empty").exit_code == 0
     assert (tmp_path / "empty" / "src" / "foretoken_mine" / "mine.py").is_file()
+
+
+def test_a_file_in_the_folders_place(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("mine")
+    done = run("new-drafter", "last_seen", "--out", tmp_path / "taken")
+    assert done.exit_code == 1 and "taken is there already and not empty" in done.stderr
+    assert (tmp_path / "taken").read_text() == "mine"

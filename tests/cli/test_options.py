@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from foretoken import LLM, ForetokenError
 from foretoken.cli.commands import app
-from foretoken.cli.options import Drafting, ModelOptions, numbers
+from foretoken.cli.options import Drafting, ModelOptions, acceptance, numbers
 from foretoken.cli.tune import _config
+from foretoken.engine.stats import AcceptanceStats
 
 Pair = tuple[Path, Path]
 COMMANDS = ("generate", "chat", "bench", "tune", "certify", "demo")
@@ -71,11 +72,13 @@ def test_the_target_gets_what_was_given(
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
     monkeypatch.chdir(tmp_path)
     how = "--dtype float64 --device cpu --backend plain --threads 1 --max-model-len 300"
+    how += " --kv-cache-memory 64MiB"
     found = run(name, *GIVEN[name], "--model", checkpoints[0], *how.split(), "--trust-remote-code")
     assert found.exit_code == 1 and "Not loaded." in found.stderr, found.output
     [given] = loads
     got = [given[key] for key in ("dtype", "device", "backend", "max_model_len")]
     assert got == ["float64", "cpu", "plain", 300]
+    assert given["kv_cache_memory"] == "64MiB"
     assert given["trust_remote_code"] is True and threads == [1]
 
 
@@ -194,9 +197,26 @@ def test_tuned_options_are_whole(checkpoints: Pair, tmp_path: Path) -> None:
     assert _config(given, "mini", None, None) == copied
 
 
-@pytest.mark.parametrize("text", ["", ",", "1,", "1,,4", "four", "inf", "1,nan"])
+@pytest.mark.parametrize("text", ["", ",", "1,", "1,,4", "four", "inf", "-inf", "1,nan"])
 def test_numbers_by_comma(text: str) -> None:
     """One sentence for all lists of numbers, which are finite and keep repeated ones."""
     assert numbers("0.5, 0.5,1", float, "--ranks") == [0.5, 0.5, 1.0]
     with pytest.raises(ForetokenError, match=r"--ranks is .*; give numbers by comma, as 1,4"):
         numbers(text, float, "--ranks")
+
+
+@pytest.mark.parametrize("given", ["[1]", "3", '"pld"', "null"])
+def test_a_config_is_an_object(given: str) -> None:
+    with pytest.raises(ForetokenError, match="must be a JSON object, e"):
+        ModelOptions(speculative_config=given).given_config()
+
+
+def test_the_line_on_the_drafting() -> None:
+    """How fast, and what became of the drafts where there were any."""
+    stats = AcceptanceStats()
+    stats.record(1, 0, 0, 0)
+    assert acceptance(stats, 0.0) == "1 tokens"
+    stats.record(3, 4, 2, 4)
+    assert acceptance(stats, 0.5) == (
+        "4 tokens · 8 tokens/s · mean acceptance length 2.00 · 50% of 4 drafted tokens accepted"
+    )

@@ -70,4 +70,5 @@ def test_a_short_race_is_shown_slower() -> None:
     """So that it can be watched; a long one at its own speed."""
     assert race.slowed([Written("a", ["x"], [False], [0.5])]) == 12
     assert race.slowed([Written("a", ["x"], [False], [9.0])]) == 1
+    assert race.slowed([Written("a", ["x"], [False], [60.0])]) == 1
     assert race.slowed([Written("a", [], [], [])]) == 1

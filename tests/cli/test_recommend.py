@@ -9,6 +9,9 @@ import pytest
 
 from command_line import Pair, model, one_sentence, run
 from foretoken.recommender import recommend as recommending
+from foretoken.recommender.candidates import Candidate
+from foretoken.recommender.prediction import Prediction
+from foretoken.recommender.served import Cell
 from foretoken.recommender.verdict import Row
 from foretoken.tuned import read_tuned
 from recommender.test_recommendation import CONFIG, GREEDY, ROW, found
@@ -34,13 +37,18 @@ def test_options(asked: dict[str, Any]) -> None:
     done = run(
         *("recommend", "--model", "mini", "--draft-model", "a", "--draft-model", "b"),
         *("--batch", "1,4", "--temperature", "0,0.7", "--seconds", 9, "--prompts", "-"),
-        *("-sc", '{"method": "pld"}', "--dtype", "float32"),
+        *("-sc", '{"method": "pld"}', "--dtype", "float32", "--device", "cpu"),
+        *("--backend", "plain", "--max-model-len", 300, "--kv-cache-memory", "64MiB"),
+        *("--trust-remote-code", "--max-tokens", 9, "--seed", 3),
         typed="One.\nTwo.",
     )
     assert done.exit_code == 0, done.output
     assert (asked["model"], asked["draft_models"]) == ("mini", ["a", "b"])
     assert (asked["batch_sizes"], asked["temperatures"]) == ([1, 4], [0.0, 0.7])
-    assert (asked["seconds"], asked["dtype"]) == (9, "float32")
+    assert (asked["seconds"], asked["dtype"], asked["device"]) == (9, "float32", "cpu")
+    assert (asked["backend"], asked["max_model_len"]) == ("plain", 300)
+    assert (asked["kv_cache_memory"], asked["trust_remote_code"]) == ("64MiB", True)
+    assert (asked["max_tokens"], asked["seed"]) == (9, 3)
     assert asked["speculative_config"] == {"method": "pld"}
     assert {prompt.turns for prompt in asked["prompts"]} == {("One.",), ("Two.",)}
 
@@ -61,11 +69,19 @@ def test_what_is_printed(asked: dict[str, Any]) -> None:
 
 
 def test_several_recommendations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is to be pasted is named by its method."""
+    """What is to be pasted is named by its method; of what was left out the best comes first, each
+    with the best that is predicted for it."""
     other = Row("sam", {"method": "sam"}, GREEDY, 9, 50.0, 2.0, 1.5, 1.4, 1.6)
-    monkeypatch.setattr(recommending, "recommend", lambda *_, **__: found(chosen=(ROW, other)))
+    speedups = {"slow": {GREEDY: 0.8, Cell(4, 0.0): 0.9}, "fast": {GREEDY: 1.2, Cell(4, 0.0): 1.1}}
+    screened = tuple(
+        Prediction(label, Candidate(label, {"method": "sam"}), each)
+        for label, each in speedups.items()
+    )
+    result = found(chosen=(ROW, other), screened=screened)
+    monkeypatch.setattr(recommending, "recommend", lambda *_, **__: result)
     shown = run("recommend").stdout
     assert "pld, Python:" in shown and "sam, command line:" in shown
+    assert "fast 1.20×, slow 0.90×" in shown
 
 
 @pytest.mark.parametrize(

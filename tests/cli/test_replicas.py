@@ -6,12 +6,23 @@ import os
 import signal
 import sys
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from foretoken.cli.replicas import ReplicaOptions
 from foretoken.errors import ForetokenError
-from foretoken.serve.replicas.run import InFolder, Share, _why, equal_share, joined, until_told
+from foretoken.serve.replicas.run import (
+    InFolder,
+    Scale,
+    Share,
+    _why,
+    equal_share,
+    joined,
+    until_told,
+)
 
 
 @pytest.mark.parametrize(
@@ -99,3 +110,24 @@ def test_a_model_is_loaded_in_its_folder(tmp_path: object, monkeypatch: pytest.M
 def test_lines_of_requests_are_one_servers() -> None:
     with pytest.raises(ForetokenError, match="--enable-log-requests is for one server"):
         ReplicaOptions(replicas=2).check(None, logs_requests=True)
+
+
+@pytest.mark.parametrize(("slots", "imbalance"), [(1, 1), (9, 4)])
+def test_the_scale_of_replicas(slots: int, imbalance: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default each takes as many requests as it has slots; and they may differ by half of that,
+    by one at least."""
+    started: list[object] = []
+    place = "foretoken.serve.replicas.run."
+    monkeypatch.setattr(f"{place}joined", lambda *given: nullcontext(Share(2, 0)))
+    monkeypatch.setattr(f"{place}start", lambda *given: started.extend(given))
+    for name in ("until_told", "drain"):
+        monkeypatch.setattr(place + name, lambda *given: None)
+    settings: Any = SimpleNamespace(names=("mini",))
+    ReplicaOptions(replicas=2).serve(
+        lambda threads: lambda: None,  # type: ignore[arg-type, return-value]
+        settings,
+        slots=slots,
+        address={"host": "here", "port": 1},
+        patience=3,
+    )
+    assert started[2] == Scale(least=2, most=2, target=slots, imbalance=imbalance)

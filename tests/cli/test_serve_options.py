@@ -25,6 +25,8 @@ def test_defaults_come_from_the_model_and_from_options(tmp_path: Path) -> None:
     longest = [answers(where, told).longest("mini") for where in ("auto", "vllm", place)]
     assert longest == [7] * 3
     assert Answers().longest("mini") is None
+    assert Answers().longest(place) is None and Answers().defaults(place)["max_tokens"] == 9
+    assert "top_k" not in answers(place, '{"top_k": null}').defaults("mini")
     assert answers("vllm", "{}").defaults("mini") == {}
     with pytest.raises(ForetokenError, match="temperature"):
         answers(place, '{"temperature": -1}').defaults("mini")

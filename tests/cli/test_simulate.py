@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from bench.measure.test_ideal import COSTS, run
 from foretoken.bench import record
 from foretoken.bench.measure import simulate
 from foretoken.bench.measure.simulate import Machine
+from foretoken.cli.simulate import _size
 from foretoken.cli.simulate import simulate as command
 from foretoken.control.curve import Curve
 from foretoken.errors import ForetokenError
@@ -92,6 +94,8 @@ def test_command_with_trees_and_a_roofline(tmp_path: Path) -> None:
     found = answer(f"--ranks 0.6,0.2 --nodes 8 --draft-length 3 {line} --batch-sizes 1")
     assert "roofline of entered numbers" in found["costs"]
     assert found["rows"][0]["nodes"] == 8 and found["rows"][0]["depth"] <= 3
+    tree, chain = (SimpleNamespace(nodes=4, depth=depth) for depth in (3, 4))
+    assert (_size(tree), _size(chain)) == ("4 deep 3", "4")  # type: ignore[arg-type]
     path = tmp_path / "curve.json"
     path.write_text('{"1": 30, "8": 33}')
     assert answer(f"--acceptance 0.5 --curve {path} --batch-sizes 1")["rows"]

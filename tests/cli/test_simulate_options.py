@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foretoken.bench.measure.simulate import Machine, roofline
-from foretoken.cli.simulate_options import Asked, Costs, Rates
+from foretoken.cli.simulate_options import Asked, Costs, Rates, _check_free, _run
 from foretoken.errors import ForetokenError
 
 LINE = Costs(parameters=7e9, bandwidth_gb_s=2000.0, tflops=300.0)
@@ -65,3 +65,21 @@ def test_a_row_for_each_batch_size() -> None:
     assert about == "entered by rank: 0.6,0.2"
     with pytest.raises(ForetokenError, match="--nodes is of a tree"):
         Rates(acceptance="0.8").predictions(machine, None, asked)
+
+
+def test_the_run_of_the_smallest_batch() -> None:
+    runs = [{"method": "pld", "temperature": 0.0, "batch_size": size} for size in (4, 1, 8)]
+    found: Any = {"runs": runs}
+    assert _run(found, "pld", 0.0)["batch_size"] == 1
+    with pytest.raises(ForetokenError, match="'pld' was not measured at temperature 1"):
+        _run(found, "pld", 1.0)
+
+
+def test_what_drafts_for_nothing_must_be_known() -> None:
+    """That its cost wasn't measured doesn't say so."""
+    costs: Any = {"costs": {"drafts": {"pld": None}}}
+    run: Any = {"method": "pld"}
+    _check_free(costs, run)
+    run["method"] = "eagle"
+    with pytest.raises(ForetokenError, match="the drafter of 'eagle' costs was not measured"):
+        _check_free(costs, run)

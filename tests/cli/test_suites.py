@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command_line import run
 from foretoken.bench.suites import data
+from foretoken.bench.suites.listing import Listed
 from foretoken.bench.suites.suite import packaged
+from foretoken.cli.suites import _here, _home
 
 
 def test_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +31,11 @@ def test_suites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {row["name"]: row for row in json.loads(run("suites", "--json").stdout)}
     assert rows["spec-bench"]["path"] is None and rows["spec-bench"]["prompts"] == 480
     assert Path(rows["bundled"]["path"]).is_file()
+
+
+def test_where_a_suite_comes_from() -> None:
+    """A dataset by its id; whether that is here only its own library knows."""
+    row = Listed("a", 3, ("qa",), "org/data", None, dataset=True)
+    assert (_home(row), _here(row)) == ("org/data", "unknown")
+    own = replace(row, source=None, dataset=False, path=Path("a.jsonl"))
+    assert (_home(own), _here(own)) == ("the package", "yes")

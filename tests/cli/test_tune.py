@@ -10,14 +10,23 @@ import pytest
 from typer.testing import CliRunner
 
 from foretoken import LLM, ForetokenError
+from foretoken.bench.measure import costs
 from foretoken.bench.plan import method_config
 from foretoken.cli.commands import app
+from foretoken.cli.options import ModelOptions
+from foretoken.cli.tune import _config, _fitting, _show
 from foretoken.config import build
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.tune.options import Candidate, Tuner
 from foretoken.tuned import read_tuned, tuned_path
 
 pytestmark = pytest.mark.usefixtures("cache")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast memory is read has a test of its own, and decides nothing here."""
+    monkeypatch.setattr(costs, "_ARRAY_BYTES", 2**16)
 
 
 def test_from_the_command_line_to_the_engine(
@@ -100,3 +109,37 @@ def test_names_and_paths_are_told_apart(given: tuple[str, str]) -> None:
     """Before anything is searched, as what was found could not be used."""
     done = CliRunner().invoke(app, ["tune", "--method", "pld", *given])
     assert done.exit_code == 1 and f"{given[0]} is {given[1]}" in done.output
+
+
+def test_prompts_that_just_fit() -> None:
+    """Where none does all are kept, of which the engine says what is wrong."""
+    assert _fitting([[1] * 3, [1] * 4], 3) == [[1] * 3]
+    assert _fitting([[1] * 3, [1] * 4], 2) == [[1] * 3, [1] * 4]
+
+
+def test_a_bundled_models_draft_model() -> None:
+    """It is taken where none is named; of another target one must be."""
+    assert _config(ModelOptions(), "mini", None, None) == {"method": "sps", "model": "mini-draft"}
+    assert _config(ModelOptions(), "mini", "pld", None) == {"method": "pld"}
+    with pytest.raises(ForetokenError, match="--draft-model"):
+        _config(ModelOptions(), "other", None, None)
+
+
+def test_what_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """The fastest first, what was changed of each, and how to use it."""
+    options = {"method": "sps", "model": "x"}
+    rows = [
+        {"tokens_per_second": 40.0, "speedup": 0.8, "options": options},
+        {"tokens_per_second": 45.0, "speedup": 0.9, "options": {**options, "depth": 3}},
+    ]
+    _show({"timed": rows, "speedup": 0.9}, Path("a.json"), "mine")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:3]] == [
+        ["45.0", "0.90", "depth=3"],
+        ["40.0", "0.80", "the", "defaults"],
+    ]
+    assert "Plain decoding is faster than any of these." in lines
+    assert lines[-1].strip() == 'speculative_config={"tuned": "mine"}'
+    _show({"timed": rows, "speedup": 1.1}, Path("a.json"), None)
+    shown = capsys.readouterr().out
+    assert "Plain decoding is faster" not in shown and '{"tuned": "a.json"}' in shown

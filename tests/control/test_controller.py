@@ -486,6 +486,10 @@ def test_reading_a_prompt_must_pay() -> None:
     assert not control.reads(0, 1, 100, 1)  # the answer is over before it has saved that much
     assert not control.reads(0, 1, 10_000, 64)
     assert not choosing(costs, [rates(0.0)], [0]).reads(0, 1, 10, 64)  # it would not draft
+    assert not choosing(costs, [rates(0.0)], [0]).reads(0, 4, 10, 64)
+    two = CostModel(CPU, {name: DraftCost(level=1.0) for name in "01"}, fixed=True)
+    better = choosing(two, [rates(*[0.8] * MOST), rates(0.0)], [0, 1])
+    assert [better.reads(part, 1, 10, 64) for part in (0, 1)] == [True, False]
     dear = CostModel(CPU, {"0": DraftCost(level=20.0)}, fixed=True)
     assert not choosing(dear, [rates(*[0.8] * MOST)], [0]).reads(0, 1, 1, 64)
 
@@ -496,8 +500,15 @@ def test_what_a_part_missed_counts() -> None:
     taken = []
     for unread in (1, 8, 20_000):
         control = choosing(costs, [rates(*[0.8] * MOST)], [0])
-        taken.append(control.choose([Row(64, [History()], {}, {0: unread})]).takers[0])
+        choice = control.choose([Row(64, [History()], {}, {0: unread})])
+        taken.append(choice.takers[0])
+        if unread == 8:  # as much as the target's pass over so many is longer, over eight drafts
+            nodes = choice.nodes[0]
+            assert choice.ms == pytest.approx(costs.passes(1, MOST)[nodes] + nodes + 0.3 / 8)
     assert taken == [0, 0, None]
+    control = choosing(costs, [rates(*[0.8] * MOST)], [0])
+    rows = [Row(64, [History()], {}, {0: unread}) for unread in (1, 20_000)]
+    assert control.choose(rows).takers == [None, None]  # all wait for the one that reads
 
 
 def test_no_trial_reads_what_it_cannot_pay() -> None:
@@ -534,8 +545,8 @@ def test_drafts_that_end_early_cost_less() -> None:
     rows = [Row(64, [History()])]
     first = control.choose(rows)
     for _ in range(200):
-        asked = Choice([0], [MOST], 0.0)
-        control.record_step(asked, [], [2], 0.0, [3])
+        asked = Choice([0, 0], [2, MOST], 0.0)  # the longest of a batch counts
+        control.record_step(asked, [], [1, 2], 0.0, [1, 3])
     second = control.choose(rows)
     assert second.nodes[0] > first.nodes[0]
     assert second.ms == pytest.approx(costs.passes(1, MOST)[second.nodes[0]] + 3.0, rel=0.02)
@@ -636,15 +647,20 @@ def test_plain_steps_until_a_query_is_paid_for() -> None:
     control._savings = [0.0]
     assert control.copiers_to_query(1) == [] and control.idle_steps(1) == 20
     control.idled(1, 10)
-    assert control.copiers_to_query(1) == []
+    assert control.copiers_to_query(1) == [] and control.idle_steps(1) == 10
     control.idled(1, 11)
     assert control.copiers_to_query(1) == [0]
+    control.idled(1, 10**6)  # saved up is the time of four plain passes, no more
+    assert [len(control.copiers_to_query(1)) for _ in range(50)] == [1] * 40 + [0] * 10
 
 
 def test_plain_steps_without_a_decision_bring_the_next_trial_nearer() -> None:
     costs = CostModel(CPU, {"0": DraftCost(level=50.0)}, fixed=True)
     control = choosing(costs, [rates(0.0)], [0])
+    control.charge(Choice([None], [0], 10.0), 1000.0)
+    assert control.idle_steps(1) == 128
     control.idled(1, 20)
+    assert control.idle_steps(1) == 0
     assert control.choose([Row(64, [History()])]).due
 
 
@@ -700,3 +716,38 @@ def test_after_a_reset_it_chooses_as_a_new_one() -> None:
         one, other = (control.choose([replace(row, copies=copies)]) for control in (used, new))
         assert (one.takers, one.nodes) == (other.takers, other.nodes)
         assert one.ms == pytest.approx(other.ms) and one.saved == pytest.approx(other.saved)
+
+
+def test_the_copy_that_yields_most_is_taken() -> None:
+    """Not the longest one, and no more of it than there is."""
+    costs = CostModel(FLAT, {name: DraftCost(call=0.01) for name in "01"}, fixed=True)
+    for sure, other, taken in ((0.95, 0.5, 0), (0.5, 0.9, 1)):
+        known = [rates(*[chance] * MOST) for chance in (sure, other)]
+        control = choosing(costs, known, [])
+        histories = [History(), History()]
+        rows = [Row(64, histories, {0: chain(2), 1: chain(6)}), Row(64, histories, {0: chain(1)})]
+        choice = control.choose(rows)
+        assert choice.takers == [taken, 0]
+        assert choice.nodes == [(2, 6)[taken], 1]
+
+
+def test_copies_of_the_same_tokens_count_once() -> None:
+    """For the copier from which more is expected; and what is drafted instead of a copy, never."""
+    costs = CostModel(FLAT, {name: DraftCost(call=0.01) for name in "01"}, fixed=True)
+    for first in (0, 1):
+        control = choosing(costs, [rates(*[0.8] * MOST) for _ in range(2)], [])
+        histories = [History(), History()]
+        for _ in range(2):  # of two copies, and one sequence alone would take the short way
+            control.choose([Row(64, histories, {first: chain(4)}) for _ in range(2)])
+        both = {0: chain(4), 1: chain(4)}
+        saved = control.choose([Row(64, histories, both) for _ in range(2)]).saved
+        assert saved[first] > 0 and saved[1 - first] == 0
+        longer = {first: chain(2), 1 - first: chain(4)}  # which counts for what it has beyond
+        saved = control.choose([Row(64, histories, longer) for _ in range(2)]).saved
+        gains = expected(chain(4), control.rates[0], History(), copied=True)
+        share = (gains[4] - gains[2]) / gains[2]
+        assert saved[1 - first] / saved[first] == pytest.approx(share)
+    costs = CostModel(FLAT, {"0": DraftCost(call=0.1), "1": DraftCost(level=0.01)}, fixed=True)
+    control = choosing(costs, [rates(*[0.2] * MOST), rates(*[0.9] * MOST)], [1])
+    choice = control.choose([Row(64, [History(), History()], {0: chain(4)})])
+    assert choice.takers == [1] and choice.saved == {0: 0.0}

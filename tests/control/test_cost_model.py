@@ -148,3 +148,24 @@ def test_a_slow_machine_is_no_surprise() -> None:
     assert costs.drafts["small"].level == pytest.approx(1.0)
     costs.record_draft_time("small", 1, 4, 4.0)  # at this pace it is cheaper than measured
     assert costs.drafts["small"].level < 0.95
+
+
+def test_what_was_looked_up_before_is_computed_anew() -> None:
+    """Once real passes have shown that it is wrong."""
+    costs = model()
+    before = costs.passes(2, 3), costs.sizes(8)
+    for step in range(160):  # most are plain ones, which show how fast the machine is
+        costs.record_pass_time(8 if step % 4 == 3 else 1, 50.0 if step % 4 == 3 else 10.0)
+    assert costs.passes(2, 3)[3] == costs.sizes(8)[8] > 1.5 * before[1][8]
+    assert before[0][3] == before[1][8] == 14
+
+
+def test_reading_the_cache_is_no_surprise() -> None:
+    """What a long text adds to a pass is not the pass's own cost."""
+    costs = CostModel({1: 10.0, 8: 14.0}, {}, per_cell=0.01)
+    for step in range(160):
+        if step % 4 == 3:
+            costs.record_pass_time(8, 14.0 + 20.0, cells=2000)
+        else:
+            costs.record_pass_time(1, 10.0)
+    assert costs.passes(1, 7)[7] == pytest.approx(14.0)

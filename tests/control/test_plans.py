@@ -94,6 +94,9 @@ def test_the_best_step_with_a_model_besides() -> None:
         time = costs.curve(costs.size(plan.nodes)) + drafting[computing(plan.nodes, plan.computes)]
         assert plan.ms == pytest.approx(time)
         assert plan.tokens == pytest.approx(tokens(gains, own, plan.nodes, plan.computes))
+        whole, shared = 3 + sum(plan.nodes), zip(plan.nodes, plan.computes, strict=True)
+        copied = sum(nodes for nodes, computed in shared if not computed)
+        assert plan.copying_ms == pytest.approx(costs.curve(whole) - costs.curve(whole - copied))
         best = max(
             tokens(gains, own, nodes, who)
             - rate * (costs.curve(costs.size(nodes)) + drafting[computing(nodes, who)])
@@ -159,3 +162,31 @@ def test_what_steps_usually_yield_is_learned_anew() -> None:
     for _ in range(200):
         planner.count(3.0, 1.0)
     assert planner.copying([[0.0, 0.5]], 0.0).nodes == [0]
+
+
+def test_a_copy_that_is_longer_than_what_is_computed() -> None:
+    """Where padding is computed it makes the pass wider by what it is longer, and pays for that."""
+    costs = CostModel({1: 10.0, 64: 73.0}, {}, fixed=True)
+    planner, gains, own = Padded(costs, MOST), [[0.0, 0.9, 1.8, 2.7], [0.0]], [[0.0, 0.9]] * 2
+    plan = planner.computing(gains, planner.copying(gains, 0.0), own, [0.0, 0.1], 0.0)
+    assert (plan.nodes, plan.computes) == ([3, 1], [False, True])
+    assert plan.tokens == pytest.approx(5.6) and plan.ms == pytest.approx(costs.curve(8) + 0.1)
+    assert plan.copying_ms == pytest.approx(costs.curve(8) - costs.curve(4))
+
+
+def test_drafts_of_a_single_node() -> None:
+    """What a node costs is not looked up beyond the largest pass."""
+    costs = CostModel({1: 10.0, 64: 11.0}, {}, packed=True, fixed=True)
+    planner, gains = Packed(costs, 1), [[0.0]] * 2
+    copies = planner.copying(gains, 0.0)
+    plan = planner.computing(gains, copies, [[0.0, 0.9]] * 2, [0.0, 0.1], 0.0)
+    assert (plan.nodes, plan.computes) == ([1, 1], [True, True])
+
+
+def test_the_longest_draft_that_can_be_computed_counts() -> None:
+    """Also where another sequence has room for less."""
+    costs = CostModel({1: 10.0, 64: 11.0}, {}, packed=True, fixed=True)
+    planner, gains, own = Packed(costs, MOST), [[0.0]] * 2, [[0.0, 0.9, 1.8, 2.7], [0.0, 0.9]]
+    copies = planner.copying(gains, 0.0)
+    plan = planner.computing(gains, copies, own, [0.0, 0.1, 0.2, 0.3], 0.0)
+    assert (plan.nodes, plan.computes) == ([3, 1], [True, True])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import zip_longest
+from itertools import product, zip_longest
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from foretoken.control.rates import (
     PendingDraft,
     Rates,
     Shape,
+    _evidence,
     chain,
     expected,
     shapes_of,
@@ -39,6 +40,7 @@ def test_shapes() -> None:
     assert Shape.of([0, 1, 2]) == chain(3) and chain(3).is_chain and not TREE.is_chain
     assert [chain(3).levels(n) for n in (0, 2, 3)] == [0, 2, 3]
     assert not Shape.of([-1]).is_chain
+    assert Shape.of([0] * 6).ranks == (0, 1, 2, 3, 3, 3)  # further ones count with the fourth
 
 
 def test_auxiliary_nodes_cant_be_accepted() -> None:
@@ -120,6 +122,9 @@ def test_a_chain_that_ended_early_was_as_good_as_refused_there() -> None:
         history.last_right = False
     found = expected(chain(8), shared, history)
     assert found[2] > 1.8 and found[-1] < found[2] + 0.1
+    shared = Rates()
+    history.record_pass(shared, Shape.of([0, 0]), 8, [1])  # a tree has as many as there are
+    assert counted(shared) == [2]
 
 
 def test_expected_tokens_of_a_chain_and_a_tree() -> None:
@@ -227,3 +232,28 @@ def test_a_draft_of_nothing_was_not_right() -> None:
     history = History(last_right=True)
     history.record_pass(Rates(), chain(0), 4, [])
     assert not history.last_right
+
+
+def test_what_is_hardly_ever_reached_is_left_out() -> None:
+    shared = Rates(prior=Prior((0.2,) * 5, deeper=0.2))
+    assert expected(chain(9), shared, History()) == pytest.approx([0, 0.2, 0.24])
+
+
+def test_what_was_counted_after_errors_is_believed_after_right_drafts_too() -> None:
+    """Until it is known better: a drafter that is always right is so then."""
+    shared = Rates()
+    shared.note([(0, 0, True)] * 200, 2 * len(SIZES))
+    assert expected(chain(1), shared, History(last_right=True))[1] > 0.95
+
+
+def test_one_short_draft_is_not_all_that_is_known() -> None:
+    """Before it drafts were taken for whole, which counts as one of them."""
+    levels = Levels()
+    levels.note(4, 2)
+    assert levels.expected(4) == pytest.approx([0, 1, 2, 2.5, 3], abs=0.01)
+
+
+def test_every_kind_of_draft_has_counts_of_its_own() -> None:
+    kinds = [*product((False, True), (None, *SIZES), (False, True))]
+    found = {_evidence(right, nodes, sampled) for right, nodes, sampled in kinds}
+    assert found == {*range(len(kinds))}

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.access import Wants
 from foretoken.config import AUTO, auto_parts, build, options_of
+from foretoken.control.choice import Choice
 from foretoken.control.cost_model import CostModel, DraftCost
+from foretoken.control.rates import chain
 from foretoken.drafters import auto as auto_module
 from foretoken.drafters.auto import NONE, Auto
 from foretoken.drafters.lookahead import Lookahead
@@ -25,7 +29,7 @@ from foretoken.draws import GreedyDraws
 from foretoken.engine.engine import Engine
 from foretoken.models.target import ModelTarget
 from foretoken.protocols import BaseDrafter, Drafter, Step
-from foretoken.sampling.sequence import Sequence
+from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import (
     Drawn,
     Oracle,
@@ -38,7 +42,7 @@ from foretoken.testing import (
     table_pair,
 )
 from foretoken.testing.checks import PROMPTS, SAMPLED, texts
-from foretoken.tree import DraftTree, Kind
+from foretoken.tree import DraftTree, Kind, chains, empty
 from foretoken.verify.gumbel import Gumbel
 from foretoken.verify.multi_candidate import MultiCandidate
 from foretoken.verify.speculative import Speculative
@@ -666,3 +670,133 @@ def test_auxiliary_nodes_teach_no_shape(pair: Pair) -> None:
     drafter = auto(Noting(window=2, ngram_size=3), curve=curve)
     serve(pair.target, drafter, TargetOnly(), PROMPTS[:1], GREEDY)
     assert max(asked) == 1 and len(drafter.control.shapes[0]) == 16
+
+
+CPU = torch.device("cpu")
+
+
+def test_a_query_took_as_long_for_all_rows(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What two sequences' copies took isn't learned as what one's takes."""
+    rows: list[int] = []
+
+    class Noting(CostModel):
+        def record_draft_time(self, name: str, sequences: int, levels: int, ms: float) -> None:
+            rows.append(sequences)
+
+    monkeypatch.setattr(auto_module, "_TIMED_EVERY", 1)
+    monkeypatch.setattr(auto_module, "_LATER", 1)
+    drafter = auto(PromptLookup(4))
+    assert drafter.costs is not None
+    drafter.costs = Noting(FLAT, drafter.costs.drafts, fixed=True)
+    serve(pair.target, drafter, TargetOnly(), PROMPTS[:2], GREEDY, slots=2)
+    assert 2 in rows
+
+
+def test_a_decision_is_paid_for_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a copier was queried it is a part of that query."""
+    drafter = auto(PromptLookup(4), SmallLM(pair.draft))
+    queried, charged = list[bool](), list[int]()
+    record = drafter.control.record_step
+
+    def noted(choice: Any, copiers: Any, *rest: Any) -> None:
+        queried.append(bool(copiers))
+        record(choice, copiers, *rest)
+
+    monkeypatch.setattr(drafter.control, "record_step", noted)
+    monkeypatch.setattr(drafter.control, "charge", lambda *given: charged.append(len(queried)))
+    monkeypatch.setattr(drafter.control, "idle_steps", lambda count: 0)
+    monkeypatch.setattr(drafter.control, "copiers_to_query", lambda count: [0] * (len(queried) % 2))
+    serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert charged == [n for n, asked in enumerate(queried, 1) if not asked]
+    assert {*queried} == {True, False}
+
+
+def test_one_row_with_room_is_enough_to_learn_a_shape(pair: Pair) -> None:
+    drafter = auto(Drawn(pair.target, (2, 2)), level=0.1)
+    params = [replace(SAMPLED, max_draft_tokens=2), SAMPLED]
+    serve(pair.target, drafter, MultiCandidate(), PROMPTS[:2], params, slots=2)
+    assert len(drafter.control.shapes[0]) == 6
+
+
+def test_each_row_takes_its_own_copy(pair: Pair) -> None:
+    """Where all of a batch copy, and not from the same part."""
+    prompts = [tuple(prompt) for prompt in PROMPTS[:2]]
+    known = texts(serve(pair.target, PromptLookup(), TargetOnly(), prompts, GREEDY))
+    parts = [Oracle({prompts[i]: known[i], prompts[1 - i]: []}, 8) for i in (0, 1)]
+    outputs = serve(pair.target, auto(*parts), TargetOnly(), prompts, GREEDY, slots=2)
+    assert texts(outputs) == known
+    for number, output in enumerate(outputs):
+        assert output.stats.drafts == output.stats.chosen[f"Oracle{number}"] > 5
+
+
+def test_copies_are_compared_until_they_are_judged(pair: Pair) -> None:
+    """One that goes on isn't left for another that is over, nor for a query that finds nothing."""
+    drafter = auto(Oracle({}))
+    drafter.bind(ModelTarget(pair.target, 2, 64))
+    rows = [Sequence.start([1], GREEDY) for _ in range(2)]
+    for row, copy in zip(rows, ([7, 8, 9], [7]), strict=True):
+        drafter._histories(row)[0].remember(copy, chain(len(copy)), 1, False)
+        row.tokens.append(7)
+    drafter._follow(rows)
+    assert drafter._comparing
+    drafter._choose(rows, [4, 4], {0: empty(2, CPU)})
+    assert drafter._comparing
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_copy_that_is_taken_is_compared(taken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of an earlier one that isn't judged yet."""
+    drafter, sequence = auto(Oracle({})), Sequence.start([1], GREEDY)
+    [history] = drafter._histories(sequence)
+    history.remember([7, 8, 9], chain(3), 1, False)
+    before = history.pending
+    choice = Choice([0 if taken else None], [2 * taken], 1.0)
+    monkeypatch.setattr(drafter.control, "choose", lambda rows: choice)
+    drafter._choose([sequence], [2], {0: chains([[8, 9]], CPU)})
+    assert (history.pending is not before) is taken
+
+
+def test_a_draft_before_anothers_was_not_the_last(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That it was right says nothing any more."""
+    drafter = auto(SmallLM(pair.target), SmallLM(pair.target))
+    choose, right = drafter.control.choose, list[list[bool]]()
+
+    def by_turns(rows: Any) -> Any:
+        right.append([history.last_right for history in rows[0].histories])
+        nodes = min(2, rows[0].room)
+        return replace(choose(rows), takers=[len(right) % 2 if nodes else None], nodes=[nodes])
+
+    monkeypatch.setattr(drafter.control, "choose", by_turns)
+    monkeypatch.setattr(drafter.control, "idle_steps", lambda count: 0)
+    serve(pair.target, drafter, Speculative(), PROMPTS[:1], GREEDY)
+    assert [True, False] in right and [False, True] in right and [True, True] not in right
+
+
+def test_a_drafts_levels_are_those_of_its_longest_row(pair: Pair) -> None:
+    """Rows that end earlier wait for it."""
+    drafter, none = auto(SmallLM(pair.draft)), empty(2, CPU)
+    now: Any = SimpleNamespace(choice=Choice([0, 0], [3, 3], 1.0), decided=0.0, drafted=1.0)
+    steps: Any = [SimpleNamespace(drafted=count, tree=none) for count in (1, 3)]
+    assert [*drafter._drafts(now, steps)] == [("SmallLM0", 2, 3, 1000.0)]
+
+
+@torch.inference_mode()
+def test_a_row_draws_by_its_own_numbers(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside one that copies."""
+    target = ModelTarget(pair.target, 2, 64)
+    rows = [Sequence.start(p, SamplingParams(), seed=i) for i, p in enumerate(PROMPTS[:2])]
+    copy = Oracle({tuple(PROMPTS[0]): [1] * 9, tuple(PROMPTS[1]): []})
+    drafter = auto(copy, SmallLM(pair.draft, 4))
+    drafter.bind(target)
+    for row in rows:
+        drafter.begin(row)
+    monkeypatch.setattr(drafter.control, "choose", lambda rows: Choice([0, 1], [4, 4], 1.0))
+    monkeypatch.setattr(drafter.control, "copiers_to_query", lambda count: [0])
+    tree = drafter.draft(rows, [9, 9], draws_for(rows, CPU))
+    alone = SmallLM(pair.draft, 4)
+    alone.bind(target)
+    alone.begin(rows[1])
+    drawn = alone.draft(rows[1:], [4], draws_for(rows[1:], CPU))
+    assert tree.counts == [4, 4] and tree.tokens[1].tolist() == drawn.tokens[0].tolist()

@@ -89,6 +89,7 @@ def test_horizontal_cascade(pair: Pair) -> None:
     other = native(related(pair.transformers, 0.1, 9))
     both = Cascade(models=[pair.draft, other], k_matrix=((2, 3, 4), (0, 1, 2), (0, 0, 2)))
     tree = drafted(pair, both, GREEDY)
+    assert [*both.small_models] == [pair.draft, other]
     first = drafted(pair, SmallLM(pair.draft, 2), GREEDY).tokens[0].tolist()
     text = [*PROMPT, *first]
     for _ in range(3):
@@ -307,3 +308,9 @@ def test_no_draft_passes_a_models_context(pair: Pair) -> None:
     for written, nodes in ((3, 3), (20, 13 - len(PROMPT))):
         drafter = Cascade(small, k_matrix=((written, 0), (0, 0)))
         assert drafted(pair, drafter, GREEDY).nodes == nodes
+
+
+def test_reviews_inside_are_as_lenient_as_was_asked() -> None:
+    for lenience in (0.5, 1.0):
+        stages = Cascade("a", lenience=lenience)._stages
+        assert [getattr(stage.rule, "lenience", 1.0) for stage in stages] == [lenience] * 2

@@ -10,6 +10,7 @@ from copying_drafters import VOCAB
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.drafters.aggressive import Aggressive
 from foretoken.drafters.forced import Forced
+from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.sam import Sam
 from foretoken.drafters.suffix import Suffix
@@ -24,7 +25,7 @@ from foretoken.testing import (
     serve,
     table_pair,
 )
-from foretoken.testing.checks import PROMPTS
+from foretoken.testing.checks import PROMPTS, texts
 from foretoken.verify.target_only import TargetOnly
 
 GIVEN: list[list[int]] = [[5, 9, 2, 40, 3, 17], [60, 61, 62, 11, 11], list(range(90))]
@@ -37,20 +38,27 @@ MAKERS: dict[str, Callable[[], Drafter]] = {
     "sam": lambda: Sam(corpus=GIVEN, static_bias=0),
 }
 each = pytest.mark.parametrize("name", MAKERS)
+WARM = SamplingParams(temperature=0.9, seed=3, max_tokens=30, references=GIVEN)
+
+
+@pytest.fixture(scope="module")
+def plain(pair: Pair) -> list[list[int]]:
+    """What plain decoding writes to each prompt."""
+    return texts(serve(pair.target, Nothing(), TargetOnly(), PROMPTS, WARM))
 
 
 @each
 @pytest.mark.parametrize("slots", [1, 4])
-def test_text_is_plain_decodings(name: str, slots: int, pair: Pair) -> None:
+def test_text_is_plain_decodings(name: str, slots: int, pair: Pair, plain: list[list[int]]) -> None:
     """References, a corpus and a warm memory at its bound change no token at any temperature."""
-    params = SamplingParams(temperature=0.9, seed=3, max_tokens=30, references=GIVEN)
     outputs = check_seeded(
         lambda p: MAKERS[name](),
         TargetOnly(),
         pair,
         slots=slots,
-        params=params,
+        params=WARM,
         prompts=[*PROMPTS, *PROMPTS],
+        expected=plain * 2,
     )
     assert sum(output.stats.drafted for output in outputs) > 0
 

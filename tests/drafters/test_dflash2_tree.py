@@ -55,3 +55,16 @@ def test_the_tree_is_of_the_likeliest_paths(small: Pair, learned: SelectedModule
     narrow = DFlash2Tree(learned, top_k=2, tree_nodes=14)
     [tree] = narrow.likeliest(learned, states, roots, logits, [30])
     assert sorted(Counter(tree.parents).values()) == [2] * 7  # two at each of three places
+
+
+def test_chances_are_those_after_the_token_before(learned: SelectedModule) -> None:
+    """Of two places: what is unlikely after the first token is likely after the second."""
+    drafter = DFlash2Tree(learned, top_k=2, tree_nodes=4)
+    chances = [[[0.6, 0.4], [0.5, 0.5]], [[0.1, 0.9], [0.8, 0.2]]]
+    tree = drafter._tree(chances, [[5, 6], [7, 8]], 9)
+    assert {*zip(tree.tokens, tree.parents, strict=True)} == {
+        (5, 0),
+        (6, 0),
+        (8, tree.tokens.index(5) + 1),
+        (7, tree.tokens.index(6) + 1),
+    }

@@ -27,3 +27,5 @@ def test_settings_that_cannot_be(deep: Pair) -> None:
     target = ModelTarget(deep.target, 1, 8)
     with pytest.raises(ForetokenError, match="sub-layers"):
         DraftVerify((1, 8)).bind(target)
+    with pytest.raises(ForetokenError, match="sub-layers -1 to 2"):
+        DraftVerify((-1, 2)).bind(target)

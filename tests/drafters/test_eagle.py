@@ -8,6 +8,7 @@ import pytest
 
 from foretoken import SamplingParams
 from foretoken.drafters.eagle import TREE, Eagle
+from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair, serve
 from foretoken.train.records import Records
 from foretoken.trainable import feature_layer
@@ -52,3 +53,12 @@ def test_states_that_wait_are_bounded(small: Pair, monkeypatch: pytest.MonkeyPat
     few = run(8)
     assert max(waiting) <= 8 and any(any(accepted) for _, accepted in few)
     assert few == run(10_000) and max(waiting) > 20
+
+
+def test_fewer_levels_than_the_tree_has(small: Pair) -> None:
+    """All its nodes of so many levels; a tree of one path is a chain."""
+    module = seeded(EagleModule, small)
+    drafter = Eagle(module, num_speculative_tokens=2)
+    drafter.bind(ModelTarget(small.target, 1, 32))
+    assert drafter.nodes == sum(len(path) <= 2 for path in TREE) < len(TREE)
+    assert drafter.trees and not Eagle(module, tree=((0,), (0, 0))).trees

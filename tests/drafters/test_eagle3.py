@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from eagle3_files import VLLM, several
 from foretoken import ForetokenError
 from foretoken.drafters.eagle3 import Eagle3
-from foretoken.testing import Pair
+from foretoken.models.target import ModelTarget
+from foretoken.testing import Pair, tiny_pair
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.eagle3 import Eagle3Module
@@ -40,3 +42,12 @@ def test_eagle3_says_what_it_reads(small: Pair, tmp_path: Path) -> None:
     assert module.layers[0].self_attn.q_proj.weight.shape == (32, 64)
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         Eagle3()
+
+
+def test_layers_that_follow_from_the_target(tmp_path: Path) -> None:
+    """Where a checkpoint names none they are known once it is bound."""
+    named = {key: value for key, value in VLLM.items() if "layer_ids" not in key}
+    drafter = Eagle3(several(tmp_path, named))
+    assert drafter.wants.hidden == (-1,)
+    drafter.bind(ModelTarget(tiny_pair(23, layers=4).target, 1, 32))
+    assert drafter.wants.hidden == (1, 2, 3)

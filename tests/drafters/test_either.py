@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import SamplingParams
+from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.either import Either
 from foretoken.drafters.lookahead import Lookahead
 from foretoken.drafters.prompt_lookup import PromptLookup
@@ -187,3 +187,32 @@ def test_what_says_nothing_of_a_parts_drafts() -> None:
         either.observe([sequence], [step])
         assert (record.accepted, record.tested, record.depth) == (0, 0, 3)
         assert record.barren == pytest.approx(barren)
+
+
+def test_each_row_has_the_depth_of_its_own_draft() -> None:
+    either, none, cpu = Either([Oracle({}), Oracle({})]), torch.empty(2, 0), torch.device("cpu")
+    rows, scores = [Sequence.start([5, 9], LONG) for _ in range(2)], Scores(none, none, none)
+    for row in rows:
+        either._records(row)[0].used = True
+    tree = chains([[1], [1, 2, 3]], cpu)
+    either.observe(rows, [Step([0], [], n, row, tree, scores) for row, n in enumerate((1, 3))])
+    assert [either._records(row)[0].depth for row in rows] == [1, 3]
+
+
+def test_what_was_accepted_fades_as_what_was_tested() -> None:
+    """So no part seems to be more than always right."""
+    either, none, cpu = Either([Oracle({}), Oracle({})]), torch.empty(1, 0), torch.device("cpu")
+    sequence, scores = Sequence.start([5, 9], LONG), Scores(none, none, none)
+    record = either._records(sequence)[0]
+    record.accepted = record.tested = 2.0
+    either.observe([sequence], [Step([0], [], 0, 0, chains([[]], cpu), scores)])
+    assert record.accepted == record.tested == pytest.approx(1.9)
+
+
+@pytest.mark.parametrize(
+    "options", [{"level_cost": -0.1}, {"weight": 0.0}, {"decay": 1.1}, {"rate": -0.1}]
+)
+def test_settings_that_cannot_be(options: dict[str, float]) -> None:
+    """Each is named."""
+    with pytest.raises(ForetokenError, match=f"{next(iter(options))} is"):
+        Either([PromptLookup(), Oracle({})], **options)

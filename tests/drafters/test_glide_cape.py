@@ -46,7 +46,13 @@ def test_cape_widens_where_the_drafter_is_unsure(
     """The paper's table, each place's candidates, and tables that make no sense."""
     chances = torch.tensor([[0.1, 0.3, 0.59], [0.6, 0.8, 1.0]])
     assert GlideCape(learned)._candidates(chances).tolist() == [[8, 6, 6], [4, 2, 2]]
-    for cape in ((), ((0.5, 2),), ((1.0, 0),), ((0.8, 2), (0.3, 4), (1.0, 1))):
+    for cape in (
+        (),
+        ((0.5, 2),),
+        ((1.0, 0),),
+        ((0.8, 2), (0.3, 4), (1.0, 1)),
+        ((0.5, 0), (1.0, 1)),
+    ):
         with pytest.raises(ForetokenError, match="cape is"):
             GlideCape(learned, cape=cape)
     params = SamplingParams(temperature=0, max_tokens=80)  # few nodes may be left near the end

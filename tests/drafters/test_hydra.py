@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from foretoken.drafters.hydra import Hydra, HydraHeads
+from foretoken.drafters.hydra import Hydra, HydraHead, HydraHeads, PrefixStates
 from foretoken.errors import ForetokenError
+from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
@@ -81,3 +83,53 @@ def test_the_layer_before_hydras_heads(small: Pair, records: Records) -> None:
     with_layer = heads.head_states(lesson, places)
     heads.prefix = None
     assert not torch.allclose(with_layer, heads.head_states(lesson, places))
+
+
+def test_heads_start_as_the_target(small: Pair, records: Records) -> None:
+    """Untrained heads say what the target says, with a head of their own or the target's."""
+    frozen = FrozenTarget(small.target)
+    lesson = frozen.lesson(packed(records), (-1,))
+    places = torch.arange(lesson.tokens.shape[1])[None]
+    for own in (True, False):
+        heads = HydraHeads(Facts.of(small.target), own_lm_heads=own).double()
+        heads.copy_from(frozen)
+        logits = heads.logits(heads.head_states(lesson, places), frozen.head)
+        torch.testing.assert_close(logits[:, :, 2], frozen.head(lesson.hidden[-1]))
+
+
+@torch.inference_mode()
+def test_rows_of_a_batch_draft_as_if_alone(small: Pair) -> None:
+    """Each after its own root."""
+    heads = randomised(HydraHeads(Facts.of(small.target), own_lm_heads=False))
+    paths = ((0,), (1,), (0, 0), (1, 0))
+    drafter = Hydra(heads, tree=paths)
+    drafter.bind(ModelTarget(small.target, 2, 32))
+    states = torch.randn(8, small.target.width, dtype=torch.float64)
+    roots = torch.arange(8)
+    all_ = drafter.build_tree(paths, states, roots, [9] * 8).tokens.tolist()
+    for row, drafted in enumerate(all_):
+        alone = drafter.build_tree(paths, states[row, None], roots[row, None], [9])
+        assert alone.tokens.tolist() == [drafted]
+    assert drafter.build_tree(paths, states, roots + 1, [9] * 8).tokens.tolist() != all_
+
+
+def test_the_layer_before_the_heads_is_served(small: Pair) -> None:
+    """It reads the whole prompt, and heads without it the last token's state alone."""
+    for cls, last in ((HydraPlus, None), (HydraHeads, 1)):
+        drafter = Hydra(randomised(cls(Facts.of(small.target), own_lm_heads=False)))
+        drafter.bind(ModelTarget(small.target, 1, 32))
+        assert isinstance(drafter._states, PrefixStates) is (cls is HydraPlus)
+        assert drafter.wants.last == last
+
+
+@torch.no_grad()
+def test_a_learned_residual() -> None:
+    """Of all that a head reads, in place of the state."""
+    head = HydraHead(8, 1, 2, None, learned=True)
+    for weight in head.parameters():
+        weight.normal_()
+    state, embeddings = torch.randn(8), torch.randn(2, 8)
+    joined, [block] = torch.cat((state, *embeddings)), head.blocks
+    assert head.skip is not None
+    x = head.skip(joined) + F.silu(head.join(joined))
+    torch.testing.assert_close(head(state, embeddings), x + F.silu(block(x)))

@@ -18,7 +18,7 @@ from foretoken.protocols import Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Oracle, Pair, check_distribution, logits_after, serve, table_pair
 from foretoken.testing.checks import PROMPTS
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, chains
 from foretoken.trees.from_lists import from_parents
 from foretoken.verify.target_only import TargetOnly
 
@@ -121,6 +121,8 @@ def test_wrong_options() -> None:
         Jacobi(0)
     with pytest.raises(ForetokenError, match="block_size is 1; it must be at least 2"):
         Jacobi(block_size=1)
+    with pytest.raises(ForetokenError, match="block_size is 5000; it must be from 1 to 4096"):
+        Jacobi(block_size=5000)
 
 
 class Noting(Jacobi):
@@ -142,3 +144,15 @@ def test_guesses_are_corrected_in_a_tree_too(pair: Pair) -> None:
     assert same.token_ids == output.token_ids and beside.noted == alone.noted
     first = {tuple((prompt * 4)[i : i + 3]) for i in range(len(prompt))}  # of places not seen yet
     assert any(tuple(guesses) not in first for guesses in alone.noted if len(guesses) == 3)
+
+
+def test_a_row_is_read_where_its_step_says() -> None:
+    """In a batch's tree and scores, whoever else is observed."""
+    drafter, cpu = Jacobi(2), torch.device("cpu")
+    drafter.bind(SimpleNamespace(device=cpu))
+    one = Sequence.start([7, 8, 9], GREEDY)
+    assert drafter.draft([one], [2], None).tokens.tolist() == [[7, 8]]  # type: ignore[arg-type]
+    scores: Any = SimpleNamespace(best=torch.tensor([[1, 1, 1], [4, 5, 6]]))
+    one.tokens.append(4)
+    drafter.observe([one], [Step([4], [], 2, 1, chains([[3, 3], [7, 8]], cpu), scores)])
+    assert drafter.draft([one], [2], None).tokens.tolist() == [[5, 6]]  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken.drafters.lookahead_embeddings import LookaheadEmbeddings, PassTokens
+from foretoken.drafters.lookahead_embeddings import LookaheadEmbeddings, LookaheadModel, PassTokens
 from foretoken.draws import GreedyDraws
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
@@ -52,3 +52,25 @@ def test_embeddings_beyond_the_draft_are_not_read(
         drafts.append(drafter.draft([sequence], [9], GreedyDraws()).tokens[0].tolist())
     assert read == [3, 2, 1, 1]
     assert drafts == [drafts[0][:most] for most in (4, 3, 2, 1)]
+
+
+@torch.inference_mode()
+def test_embeddings_stand_after_another_parts(small: Pair) -> None:
+    """A draft reads its own, whatever was given to the target before them."""
+    module = seeded(PassTokens, small)
+    module.embeddings.data = torch.randn(3, 32).double()
+    drafts = []
+    for before in (0, 2):
+        drafter, target = LookaheadEmbeddings(module), ModelTarget(small.target, 1, 64)
+        target.extra_tokens(torch.randn(before, 32).double())
+        target.bind(drafter)
+        sequence = Sequence.start([7], GREEDY)
+        target.begin(sequence)
+        drafts.append(drafter.draft([sequence], [9], GreedyDraws()).tokens.tolist())
+    assert drafts[0] == drafts[1]
+
+
+def test_room_where_the_context_ends(small: Pair) -> None:
+    model = LookaheadModel(seeded(PassTokens, small), ModelTarget(small.target, 1, 10), 4)
+    texts = [Sequence.start([1] * length, GREEDY) for length in (3, 8, 10, 11)]
+    assert [model.room(text) for text in texts] == [4, 3, 1, 0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from foretoken import SamplingParams
 from foretoken.drafters.blockwise import Blockwise, BlockwiseHeads
@@ -102,3 +103,16 @@ def test_heads_of_requests_that_draft_nothing_are_not_run(small: Pair) -> None:
             outputs = serve(small.target, drafter, TargetOnly(), prompts, together)
             assert set(rows) == expected
             assert outputs[0].token_ids == outputs[-1].token_ids
+
+
+@torch.inference_mode()
+def test_heads_of_several_blocks(small: Pair) -> None:
+    """Each block reads the one before it."""
+    shape: dict[str, Any] = {"num_heads": 2, "num_layers": 3, "own_lm_heads": False}
+    heads = randomised(MedusaHeads(Facts.of(small.target), **shape))
+    x = torch.randn(small.target.width, dtype=torch.float64)
+    for head, found in zip(heads.children(), heads.states(x), strict=True):
+        state = x
+        for block in head:
+            state = state + F.silu(block.linear(state))
+        torch.testing.assert_close(found, state)

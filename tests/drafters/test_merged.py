@@ -240,3 +240,11 @@ def test_a_part_that_foresees_has_the_places_noise(pair: Pair) -> None:
     for drafter in (Foreseeing(pair), Merged([PromptLookup(1), Foreseeing(pair)])):
         [output] = serve(pair.target, drafter, TargetOnly(), [[5, 9, 2, 5, 9]], params)
         assert output.stats.passes == 10
+
+
+def test_what_one_tree_of_several_drafts_needs(pair: Pair) -> None:
+    """A target of trees, with room for all drafts, and a rule that takes chosen nodes."""
+    merged = Merged([PromptLookup(2), SmallLM(pair.draft, 3)])
+    assert merged.trees and "b" in merged.wants.levels and Kind.CHOSEN in merged.kinds
+    merged.bind(ModelTarget(pair.target, 1, 32))
+    assert merged.nodes == 5

@@ -12,6 +12,8 @@ import torch
 
 from foretoken import LLM, SamplingParams
 from foretoken.config import build
+from foretoken.drafters.blockwise import Blockwise, BlockwiseHeads
+from foretoken.drafters.eagle3 import Eagle3
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.online import Online
 from foretoken.drafters.prompt_lookup import PromptLookup
@@ -24,9 +26,11 @@ from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, check_distribution, native, related, tiny_pair
 from foretoken.testing.checks import greedy_reference
 from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.eagle3 import Eagle3Module
 from foretoken.tree import DraftTree
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
+from lessons import seeded
 from online_serving import GREEDY, PROMPTS_OF_23, answered, served
 
 
@@ -148,6 +152,8 @@ def test_what_cannot_learn_is_refused(small: Pair, folder: Path) -> None:
         Online([SmallLM(small.draft)]).bind(target)
     with pytest.raises(ForetokenError, match="every is 0"):
         Online([SmallLM(str(folder))], every=0)
+    with pytest.raises(ForetokenError, match="known is 2; it must be between 0 and 1"):
+        Online([SmallLM(str(folder))], known=2)
 
 
 @pytest.mark.parametrize("backend", ["q4", None])
@@ -199,3 +205,19 @@ def test_a_copys_record_ends_before_the_last_token_of_its_prompt(small: Pair, fo
     one.state[drafter] = Recording(512, read=5)
     drafter.fork(one, copy)
     assert copy.state[drafter].read == 2
+
+
+def test_states_are_those_of_the_part_and_the_last(small: Pair) -> None:
+    """Of the whole prompt, though the part may read its last token's alone."""
+    eagle = Eagle3(seeded(Eagle3Module, small, capture=(0, 1)))
+    assert Online([eagle]).wants.hidden == (-1, 0, 1)
+    heads = BlockwiseHeads(Facts.of(small.target))
+    assert Blockwise(heads).wants.last == 1
+    assert Online([Blockwise(heads)]).wants.last is None
+
+
+def test_options_reach_the_learner(small: Pair, folder: Path) -> None:
+    drafter = Online([SmallLM(str(folder), 3)], known=0.25, buffer_mib=0.5)
+    served(drafter, small, [])
+    learner = drafter.learner
+    assert (learner._right_weight, learner._buffer._max_bytes) == (0.25, 2**19)

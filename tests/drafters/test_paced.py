@@ -15,10 +15,12 @@ from foretoken.drafters.paced import Paced, _likeliest_path
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.engine.engine import Engine
 from foretoken.length import Cumulative
+from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.target import ModelTarget
+from foretoken.protocols import Scores, Step
 from foretoken.sampling.sequence import Sequence, draws_for
 from foretoken.testing import Pair, logits_after, native, related, tiny_transformers
-from foretoken.tree import DraftTree
+from foretoken.tree import DraftTree, chains
 from foretoken.trees.paced import Paced as PacedTree
 from foretoken.verify.target_only import TargetOnly
 
@@ -156,3 +158,26 @@ def test_no_tree_passes_the_small_models_context(pair: Pair) -> None:
 def test_the_likeliest_path_is_one_of_the_longest() -> None:
     tree = PacedTree([5, 6, 7, 8], [0, 0, 2, 2], [0.9, 0.4, 0.1, 0.3])
     assert _likeliest_path(tree) == [0.4, 0.3]
+
+
+def test_each_row_learns_of_its_own_tree(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the others' depth."""
+    seen: list[int] = []
+    monkeypatch.setattr(Cumulative, "observe", lambda rule, one, drafted, *_: seen.append(drafted))
+    drafter = Paced(pair.draft, 8)
+    drafter.bind(ModelTarget(pair.target, 2, 64))
+    rows = [Sequence.start(PROMPT, SamplingParams()) for _ in range(2)]
+    none, tree = torch.empty(2, 0), chains([[1], [1, 2, 3]], torch.device("cpu"))
+    for row in rows:
+        drafter.begin(row)
+        row.tokens.append(5)
+    steps = [Step([5], [], n, i, tree, Scores(none, none, none)) for i, n in enumerate((1, 3))]
+    drafter.observe(rows, steps)
+    assert seen == [1, 3]
+
+
+def test_no_distribution_ends_a_tree(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first token, which is taken in any case."""
+    level = DraftModel.level
+    monkeypatch.setattr(DraftModel, "level", lambda *given: level(*given) * torch.nan)
+    assert drafted(pair, Paced(pair.draft, 8), [PROMPT]).counts == [1]

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from foretoken.drafters.parallel_prompt import ParallelPrompt, ParallelPromptTokens
+from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
@@ -46,3 +47,13 @@ def test_prompt_tokens_count_their_ranks(small: Pair, records: Records) -> None:
                 assert ranks[0, root, i] > 23
     module.note_counts(module.count_held_out(lesson))
     assert len(module.notes["rates"]) == 2
+
+
+def test_no_more_prompt_tokens_than_levels(small: Pair) -> None:
+    """Though the checkpoint has more, and rates for them."""
+    module = seeded(ParallelPromptTokens, small)
+    module.notes["rates"] = [[0.5, 0.2, 0.1, 0.05], [0.4, 0.2, 0.1], [0.3, 0.2]]
+    for levels in (3, 2):
+        drafter = ParallelPrompt(module, num_speculative_tokens=levels)
+        drafter.bind(ModelTarget(small.target, 1, 64))
+        assert drafter._trees.of(0, 60).prompts == (levels,)

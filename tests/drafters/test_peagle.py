@@ -12,6 +12,7 @@ from foretoken.drafters.peagle import PEagle, PEagleModule
 from foretoken.testing import Pair
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.verify.speculative import Speculative
 from lessons import check_estimate, estimated, packed, seeded, taught
@@ -74,3 +75,10 @@ def test_lengths_have_a_range() -> None:
         PEagle(num_speculative_tokens=513)
     with pytest.raises(ForetokenError, match="trained for its target; name"):
         PEagle()
+
+
+@pytest.mark.parametrize("shape", [{"depths": 1}, {"mask_token_id": 23}, {"mask_token_id": -1}])
+def test_shapes_that_make_no_sense(small: Pair, shape: dict[str, int]) -> None:
+    """Masks are tokens, and at least one of them predicts."""
+    with pytest.raises(ValueError, match="mask_token_id is"):
+        PEagleModule(Facts.of(small.target), **shape)

@@ -19,10 +19,18 @@ from foretoken.models.hf.adapter import HFModel
 from foretoken.models.native.build import build_native
 from foretoken.protocols import Drafter
 from foretoken.testing import check_greedy, check_independence, check_seeded
-from foretoken.testing.checks import PROMPTS
+from foretoken.testing.checks import PROMPTS, greedy_reference
 from foretoken.testing.models import Pair
 from foretoken.verify.target_only import TargetOnly
 from partial_target import GREEDY
+
+TOKENS = 40
+
+
+@pytest.fixture(scope="module")
+def expected(deep: Pair) -> list[list[int]]:
+    """What the target writes greedily."""
+    return [greedy_reference(deep.target, prompt, TOKENS) for prompt in PROMPTS]
 
 
 @pytest.mark.parametrize(
@@ -37,7 +45,9 @@ from partial_target import GREEDY
     ],
     ids=lambda drafter: type(drafter).__name__,
 )
-def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafter) -> None:
+def test_text_is_the_targets_and_drafts_are_accepted(
+    deep: Pair, expected: list[list[int]], drafter: Drafter
+) -> None:
     """In batches, greedy and sampled, on four layers; and more than one token comes of a pass."""
     model = deep.transformers
     weights = model.state_dict().__getitem__
@@ -51,7 +61,9 @@ def test_text_is_the_targets_and_drafts_are_accepted(deep: Pair, drafter: Drafte
         return dataclasses.replace(drafter)  # type: ignore[type-var]
 
     for slots in (1, 3):
-        outputs = check_greedy(make, rule, target, slots=slots, prompts=PROMPTS, tokens=40)
+        outputs = check_greedy(
+            make, rule, target, slots=slots, prompts=PROMPTS, tokens=TOKENS, expected=expected
+        )
     assert sum(output.stats.accepted for output in outputs) > 10
     check_independence(make, rule, target)
     if isinstance(rule, TargetOnly):

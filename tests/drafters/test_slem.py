@@ -53,3 +53,36 @@ def test_a_long_draft_where_the_small_model_s_context_ends() -> None:
     [plain] = serve(target, Nothing(), TargetOnly(), prompts, params)
     assert drafted.error is None and drafted.token_ids == plain.token_ids
     assert drafted.stats.drafted > 0
+
+
+class Begun(Pieces):
+    """Has a token for the beginning of texts."""
+
+    bos_token_id = 2
+
+
+def test_another_special_token_is_no_end() -> None:
+    """It ends the draft, and not the text."""
+    theirs, own = Pieces(["a", "b", "<end>"], end=2), Begun(["</s>", "b", "<s>"], end=0)
+    drafter = Slem(TableModel.random(3), own, theirs)
+    drafter.bind(ModelTarget(TableModel.random(3), 1, 32))
+    sequence = Sequence.start([0, 1], GREEDY)
+    drafter.begin(sequence)
+    drafter._lm.room(sequence)
+    assert drafter._retokenized(sequence, [1, 2, 1]) == [1]
+
+
+class Spaced(Pieces):
+    """Puts a space before a text, as Llama 2's tokenizer does."""
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        return super().__call__(f" {text}" if text else "", add_special_tokens)
+
+
+def test_after_a_special_token_a_text_begins() -> None:
+    """With what the target's tokenizer puts before one."""
+    theirs = Spaced([" ", "a", "b", "<end>"], end=3)
+    drafter = Slem(TableModel.random(3), Pieces(["a", "b", "c"]), theirs)
+    drafter.bind(ModelTarget(TableModel.random(4), 1, 32))
+    assert drafter._joined([3], "ab") == [0, 1, 2]
+    assert drafter._joined([1], "b") == [2]

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from foretoken import SamplingParams
 from foretoken.drafters.small_lm import SmallLM
@@ -14,7 +15,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.budget import CacheBudget
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import Pair, serve
+from foretoken.testing import Pair, native, serve, tiny_transformers
 from foretoken.testing.checks import greedy_reference
 from foretoken.tree import Kind
 from foretoken.verify.speculative import Speculative
@@ -102,3 +103,31 @@ def test_a_draft_that_ends_before_a_token_has_cost_its_pass(
         assert len(drafted) < 4
         assert (len(passes) > len(drafted)) is more
         assert drafter.pass_per_token is not more
+
+
+def test_another_model_than_the_amateur_hands_nothing_over(pair: Pair) -> None:
+    """Then drafting is a pass for each token again, which is declared."""
+    drafter, target = SmallLM(pair.draft, 3), ModelTarget(pair.target, 1, 64)
+    target.amateur = pair.draft
+    drafter.bind(target)
+    assert drafter.hands_over and not drafter.pass_per_token
+    drafter.replace_model(pair.target)
+    assert not drafter.hands_over and drafter.pass_per_token
+
+
+@torch.inference_mode()
+def test_a_long_draft_beside_a_text_whose_context_ends(pair: Pair) -> None:
+    """That row has room to run along."""
+    drafter = SmallLM(pair.draft, 90)
+    drafter.bind(ModelTarget(pair.target, 2, 100))
+    texts = ([1, 2, 3] * 33, [4, 5, 6])
+    sequences = [Sequence.start(text, SamplingParams(temperature=0)) for text in texts]
+    for sequence in sequences:
+        drafter.begin(sequence)
+    assert drafter.draft(sequences, [1, 90], GreedyDraws()).counts == [1, 90]
+
+
+def test_no_draft_passes_the_models_context(pair: Pair) -> None:
+    drafter, text = SmallLM(native(tiny_transformers(max_length=12)), 20), [5, 9, 2, 5, 9, 2, 5]
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+    assert len(draft_of(drafter, text, 30)) == 13 - len(text)

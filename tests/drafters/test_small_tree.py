@@ -248,6 +248,8 @@ def test_wrong_counts_are_refused(tmp_path: Path) -> None:
         ({"model": "a", "widths": ()}, "widths is empty"),
         ({"model": "a", "learn_every": 3}, "needs acceptance"),
         ({"model": "a", "acceptance": (0.9, 0.9)}, "at most 1 together"),
+        ({"model": "a", "acceptance": (-0.5,)}, "acceptance is -0.5"),
+        ({"model": "a", "widths": (100, 100)}, "nodes_of_widths is 10100"),
         ({"model": "a", "acceptance": (0.5,), "widths": (2,)}, "give one of them"),
         ({"model": "a", "tree_depth": 2}, "tree_depth is 2 and needs acceptance"),
         (
@@ -287,3 +289,38 @@ def test_what_was_drafted_to_measure_does_not_count(pair: Pair) -> None:
 
     drafter.price(measure)
     assert drafter._counts.rates() == [0.5]
+
+
+def test_a_tree_is_planned_again_when_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At first, and after so many drafts."""
+    drafter: Any = SmallTree("a", acceptance=(0.3,), learn_every=3)
+    planned: list[Any] = []
+    monkeypatch.setattr(drafter, "_plan", planned.append)
+    for _ in range(7):
+        drafter._replan(drafter._counts)
+        drafter._counts.add([0], [1])
+    assert len(planned) == 3
+
+
+def test_as_many_nodes_are_declared_as_may_be_drafted(pair: Pair) -> None:
+    """Of all models, and of a tree that may be planned again."""
+    both, learned = [pair.draft, pair.target], {"acceptance": (1.0,), "learn_every": 1}
+    options: list[tuple[dict[str, Any], int]] = [
+        ({"model": pair.draft, "widths": (4, 2, 2)}, 4 + 8 + 16),
+        ({"models": both, "widths": (2, 1), "replacement": True}, 8),
+        ({"model": pair.draft, "tree_nodes": 9, "tree_depth": 2, **learned}, 9),
+    ]
+    for given, nodes in options:
+        drafter = SmallTree(**given)
+        drafter.bind(ModelTarget(pair.target, 1, 64))
+        assert drafter.nodes == nodes
+
+
+def test_all_that_was_counted_is_forgotten() -> None:
+    """For sampled texts' tree and for the planned one."""
+    drafter: Any = SmallTree("a", acceptance=(0.5,), tree="auto", learn_every=1)
+    counts = drafter._counts, drafter._planner._counts
+    for each in counts:
+        each.add([0], [1])
+    drafter.shared.reset()
+    assert [each.steps for each in counts] == [0, 0]

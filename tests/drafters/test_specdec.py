@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from foretoken import ForetokenError
 from foretoken.drafters.specdec import SpecDec, SpecDecModel
 from foretoken.draws import GreedyDraws
 from foretoken.models.target import ModelTarget
@@ -17,9 +18,11 @@ from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.verify.speculative import Speculative
 from lessons import GREEDY, check_estimate, seeded
+from stored_models import written
 
 
 @pytest.mark.parametrize("most", [None, 1])
@@ -84,3 +87,12 @@ def test_specdec_learns_and_keeps_its_shape(small: Pair, records: Records, tmp_p
     read = SpecDecModel.load(tmp_path / "a", ModelTarget(small.target, 1, 32))
     for name, weight in module.state_dict().items():
         assert torch.equal(read.state_dict()[name], weight)
+
+
+def test_a_block_drafter_begins_as_a_llama(small: Pair, tmp_path: Path) -> None:
+    """Others' layers aren't run with masks. The masks are of the vocabulary."""
+    folder = written(tmp_path, "qwen2", vocab_size=23)
+    with pytest.raises(ForetokenError, match="is of the family 'qwen2'"):
+        SpecDecModel(Facts.of(small.target), model=str(folder))
+    module = seeded(SpecDecModel, small, masks=2)
+    assert any(weight is module.masks for weight in module.of_vocabulary())

@@ -228,3 +228,25 @@ def test_a_search_begins_again_as_it_began(deep: Pair, tmp_path: Path) -> None:
     search.learn((3,), 0.99)
     search.load(tmp_path / "set")
     assert search.tried == [] and search.candidate() == search.best == best
+
+
+@torch.inference_mode()
+def test_a_candidate_every_few_steps(deep: Pair) -> None:
+    """Not at each step, whose pass it adds to."""
+    swift = Swift(context_window=4, opt_interval=3, max_score=1.0)
+    target = ModelTarget(deep.target, 1, 128)
+    target.bind(swift)
+    [one] = begun(target, PROMPTS[0])
+    swift.begin(one)
+    for _ in range(12):
+        step(target, swift, TargetOnly(), [one], [4])
+    assert 0 < len(swift.shared.tried) <= 4
+
+
+def test_bounds_follow_the_scores_scale() -> None:
+    """Where all scores are alike, a small difference is as large as one among unlike scores."""
+    random = np.random.default_rng(0)
+    known, asked = (random.integers(0, 2, (n, 8)).astype(float) for n in (6, 9))
+    scores = random.random(6)
+    bounds = upper_bounds(known, scores, asked)
+    np.testing.assert_allclose(upper_bounds(known, 0.1 * scores + 0.3, asked), 0.1 * bounds + 0.3)

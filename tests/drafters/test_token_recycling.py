@@ -191,3 +191,22 @@ def test_wrong_options(options: dict[str, Any]) -> None:
     """One sentence."""
     with pytest.raises(ForetokenError, match="at least one candidate, one level"):
         TokenRecycling(**options)
+
+
+def test_a_row_is_learned_from_where_its_step_says() -> None:
+    """In a batch's tree and scores, whoever else is observed."""
+    drafter = bound(num_candidates=1)
+    tree = from_parents([[1], [4]], [[0], [0]], CPU)
+    predicted = logits([[[2], [2]], [[3], [0]]])
+    drafter.observe([sequence(5, 3)], [step(tree, predicted, 1, [], 3)])
+    assert drafter.shared.rows.flatten().tolist() == [-1, -1, -1, -1, 0, 3, -1]
+
+
+def test_candidates_of_few_tokens() -> None:
+    """No more are known than the vocabulary has; nor may too many be asked for."""
+    drafter = bound(num_candidates=8, level_sizes=(8,))
+    tree = DraftTree(torch.zeros(1, 0, dtype=torch.int64), [0])
+    drafter.observe([sequence(0, 1)], [step(tree, logits([[[1, 2, 3, 4, 5, 0]]]), 0, [], 1)])
+    assert drafter.shared.rows[0].tolist() == [1, 2, 3, 4, 5, 0, -1, -1]
+    with pytest.raises(ForetokenError, match="num_candidates is 257; it must be from 1 to 256"):
+        TokenRecycling(num_candidates=257)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Thread
+from weakref import ref
 
 import pytest
 
@@ -37,6 +38,7 @@ def test_a_long_list_is_cut_to_the_nearest_names() -> None:
     names = [f"method_{number}" for number in range(200)]
     said = str(unknown("method", "methd_77", names))
     assert len(said) < 300 and "Did you mean 'method_77'?" in said and "(200 in all)." in said
+    assert "(40 in all)." in str(unknown("method", "methd_7", names[:40]))
     assert len(str(unknown("method", "x" * 10_000, ["pld"]))) < 200
     assert "Choose one of: pld." in str(unknown("method", "", ["pld"]))
 
@@ -133,3 +135,55 @@ def test_a_long_value_is_cut() -> None:
 def test_what_another_error_says() -> None:
     """On one line without its full stop; its type where it says nothing."""
     assert one_line(ValueError("\n one\ntwo. ")) == "one two" and one_line(KeyError()) == "KeyError"
+
+
+def test_values_on_the_way_are_let_go() -> None:
+    """Those of a pass that failed are gone while its error is still kept, with the text of its
+    traceback; also those of an error before it, and none of its caller's."""
+    values: list[ref[Rude]] = []
+
+    def held() -> Rude:
+        values.append(ref(value := Rude()))
+        return value
+
+    def begins() -> None:
+        _value = held()
+        raise KeyError("first")
+
+    def fails() -> None:
+        _value = held()
+        try:
+            begins()
+        except KeyError:
+            raise RuntimeError("full") from None
+
+    def tells() -> ForetokenError | None:
+        _value = held()
+        try:
+            return fails()
+        except RuntimeError as error:
+            return described("It", error)
+
+    try:
+        raise ValueError("above")
+    except ValueError as above:
+        told = tells()
+        assert above.__traceback__ is not None
+    assert told is not None and isinstance(told.__cause__, RuntimeError)
+    assert [value() for value in values] == [None] * 3
+    assert "in fails" in told.__cause__.__notes__[0]
+    assert "in tells" not in told.__cause__.__notes__[0]
+
+
+def test_an_error_that_is_raised_again_has_one_note() -> None:
+    same = RuntimeError("full")
+
+    def fails() -> None:
+        raise same
+
+    for _ in range(3):
+        try:
+            fails()
+        except RuntimeError as error:
+            described("It", error)
+    assert len(same.__notes__) == 1

@@ -33,5 +33,7 @@ def test_unknown_and_nameless() -> None:
     """A slip is answered with the nearest name, a bare value with how to write it."""
     with pytest.raises(ForetokenError, match=r"sampling parameter 'max_token'.*'max_tokens'"):
         SamplingParams(max_token=3)  # type: ignore[call-arg]
+    with pytest.raises(ForetokenError, match=r"^Unknown sampling parameter 'length'"):
+        SamplingParams(length=3)  # type: ignore[call-arg]
     with pytest.raises(ForetokenError, match=r"takes names only, and got 0\.5; write name=value"):
         SamplingParams(0.5)  # type: ignore[call-arg]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pytest
@@ -18,6 +18,16 @@ from foretoken.errors.values import check_range, check_tokens, typed
 
 class Rule:
     pass
+
+
+@runtime_checkable
+class Stopper(Protocol):
+    def stop(self) -> None: ...
+
+
+class Stop:
+    def stop(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize(
@@ -105,6 +115,7 @@ def test_what_fits(given: Any, hint: Any, expected: Any) -> None:
         ([3], Sequence[Callable[[int], int]], "a list of callables"),
         ("x", Rule, "a Rule"),
         (Rule, Rule, "a Rule"),
+        (Stop, Stopper, "a Stopper"),
     ],
     ids=case_name,
 )
@@ -121,6 +132,7 @@ def test_other_types_pass() -> None:
     """A field of any type takes anything, and an object of the declared class is one."""
     rule = Rule()
     assert typed("x", rule, Rule) is rule
+    assert isinstance(typed("x", Stop(), Stopper), Stop)
     for given in (None, Rule, 3, "x"):
         assert typed("x", given, Any) is given
 

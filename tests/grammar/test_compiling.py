@@ -91,12 +91,12 @@ def test_grammars_that_never_end_keep_no_other_from_being_compiled() -> None:
     """Until there are too many of them, when the rest is refused at once; those that are compiled
     already are served, and where some of the endless ones end, all are again."""
     backend = Endless()
-    compiler = Compiler(lambda: backend, seconds=2)
+    compiler = Compiler(lambda: backend, seconds=1)
     for texts in ("ab", "cd", "ef"):
         late = [compiler.compile(form(text)) for text in texts]
         waiting = compiler.compile(form(f"short, beside {texts}"))
         for pending in late:
-            with pytest.raises(ForetokenError, match="within 2 s"):
+            with pytest.raises(ForetokenError, match="within 1 s"):
                 settled(pending).result()
         if texts != "ef":
             assert settled(compiler.compile(form(f"short, after {texts}"))).result() is START
@@ -149,13 +149,13 @@ class Slow(Counting):
     """A backend that takes long, and not too long."""
 
     def compile(self, form: StructuredOutputsParams) -> compiling.Start:
-        time.sleep(0.7)
+        time.sleep(0.3)
         return START
 
 
 def test_what_waits_for_others_is_not_late() -> None:
     """Its time begins with its turn."""
-    compiler = Compiler(Slow, seconds=1)
+    compiler = Compiler(Slow, seconds=0.6)
     *_, last = [compiler.compile(form(text)) for text in "abcde"]
     assert settled(last).result() is START
 

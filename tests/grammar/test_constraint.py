@@ -49,6 +49,14 @@ def test_each_place_has_the_mask_of_its_own_path() -> None:
     assert found == [{0, 1, 2}, {0, 1, 2}, {0, 2}, {0}, {0, 1, 2}, {0}]
 
 
+def test_after_an_end_of_the_text_all_is_allowed() -> None:
+    """As where it isn't heeded: the grammar has nothing to say any more, though it goes on."""
+    constraint = Constraint(GRAMMAR, frozenset({2}))
+    assert allowed(constraint, [0], []) == [{0, 2}]
+    assert allowed(constraint, [0, 2], [], [0]) == [None] * 2
+    assert allowed(constraint, [0, 2, 0], []) == [None]
+
+
 def test_places_that_cannot_be_reached_stay_as_they_are() -> None:
     """Below a token that the grammar forbids, and after the end: no mask of zeros to fold."""
     constraint = Constraint(GRAMMAR, END)
@@ -277,7 +285,7 @@ def off(rule: Verifier, cut: bool = False) -> float:
         PARAMS,
         3,
         end_ids=END,
-        rows=1,
+        rows=8,
     )
     return distance(found, target_distribution(pair.target, (0, 1, 0), PARAMS, 3, END))
 

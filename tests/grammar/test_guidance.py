@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from random import Random
 from time import perf_counter, process_time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from foretoken import ForetokenError, SamplingParams, StructuredOutputsParams
 from foretoken.config import build
 from foretoken.engine.engine import Engine
 from foretoken.engine.request import Request
-from foretoken.grammar.guidance import Guidance
+from foretoken.grammar.guidance import Guidance, GuidanceMatcher
 from foretoken.models.target import ModelTarget
 from foretoken.verify.target_only import TargetOnly
 from grammar_cases import CASES, EOS, SCHEMA, VOCAB, check_matcher
@@ -118,6 +119,25 @@ def test_what_it_cannot_compile_is_one_sentence() -> None:
             backend.compile(StructuredOutputsParams(**form))
     with pytest.raises(ForetokenError, match="structured_outputs can't read the tokenizer"):
         Guidance(object(), VOCAB, EOS)
+
+
+class Spent:
+    """llguidance's own matcher, of a grammar that has become too complex."""
+
+    def try_consume_tokens(self, tokens: list[int]) -> int:
+        return 0
+
+    def is_error(self) -> bool:
+        return True
+
+    def get_error(self) -> str:
+        return "too many\nitems\n<state>\nall of them"
+
+
+def test_what_it_cannot_follow_is_one_sentence() -> None:
+    matcher = GuidanceMatcher(Spent(), SimpleNamespace(eos_tokens=[0]))
+    with pytest.raises(ForetokenError, match=r"any further \(too many items\); use a simpler"):
+        matcher.accept(3)
 
 
 def written(schemas: list[Any], tokens: int, temperature: float = 1.0) -> list[Request]:

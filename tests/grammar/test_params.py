@@ -20,6 +20,7 @@ from foretoken import ForetokenError, SamplingParams, StructuredOutputsParams
         ({"choice": []}, "choice"),
         ({"choice": ["a", ""]}, "choice"),
         ({"regex": "a", "reasoning_end": ""}, "reasoning_end"),
+        ({"regex": "a", "reasoning_end": []}, "reasoning_end .* is empty"),
         ({"json": 3}, "json of structured_outputs is 3"),
     ],
 )
@@ -54,5 +55,11 @@ def test_equal_grammars_have_one_key() -> None:
     loose = StructuredOutputsParams(json_object=True, disable_any_whitespace=False)
     spaced = StructuredOutputsParams(json_object=True, whitespace_pattern=" ?")
     assert len({schema.key, loose.key, spaced.key}) == 3
-    with pytest.raises(ForetokenError, match="no JSON"):
-        _ = StructuredOutputsParams(json="{").key
+    assert StructuredOutputsParams(regex="a").key != StructuredOutputsParams(grammar="a").key
+    for text in ("{", "[" * 100_000):
+        with pytest.raises(ForetokenError, match="no JSON"):
+            _ = StructuredOutputsParams(json=text).key
+
+
+def test_a_schema_that_asks_nothing_is_one() -> None:
+    assert StructuredOutputsParams(json={}).form == "json"

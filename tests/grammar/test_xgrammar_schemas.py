@@ -28,6 +28,7 @@ READ_PAST: list[tuple[str, dict[str, Any]]] = [
     ("format", {"type": "string", "format": "phone"}),
     ("maxLength", {"maxLength": 1}),
     ("maxLength", {"type": "string", "pattern": "^a+$", "maxLength": 2}),
+    ("maxLength", {"type": "string", "format": "date", "maxLength": 2}),
     ("maxLength", {"type": "integer", "maxLength": 2}),
     ("type", {"type": "string", "enum": ["a", 1]}),
     ("type", {"type": "integer", "const": True}),
@@ -53,6 +54,7 @@ READ_PAST: list[tuple[str, dict[str, Any]]] = [
         "additionalProperties",
         {"propertyNames": {"maxLength": 1}, "additionalProperties": {"type": "null"}},
     ),
+    ("unevaluatedProperties", {"propertyNames": {}, "unevaluatedProperties": False}),
     ("patternProperties", {"patternProperties": {"^a": {"type": "integer"}}}),
     ("patternProperties", {"type": "object", "patternProperties": {"^a": {}, "b$": {}}}),
     ("patternProperties", {"properties": {"a": {}}, "patternProperties": {"^a": {}}}),
@@ -62,10 +64,14 @@ READ_PAST: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("keyword", "inner"), READ_PAST)
 def test_what_it_would_read_past_is_refused(keyword: str, inner: dict[str, Any]) -> None:
     """Wherever a schema stands. A name or a value that is spelt so is none."""
-    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": inner}}
+    tags = (
+        {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": inner}},
+        {"type": "structural_tag", "structures": [{"begin": "<f>", "schema": inner}]},
+    )
     said = rf"doesn't hold a text to \{keyword} in" if keyword[0] == "$" else f" to {keyword} in"
-    with pytest.raises(ForetokenError, match=said):
-        check_tag(tag)
+    for tag in tags:
+        with pytest.raises(ForetokenError, match=said):
+            check_tag(tag)
     for schema in (
         inner,
         {"type": "object", "properties": {"a": inner}},
@@ -89,6 +95,7 @@ def test_what_it_would_read_past_is_refused(keyword: str, inner: dict[str, Any])
         {"title": "A", "description": "b", "$schema": "draft"},
         {"type": "integer", "minimum": 0, "exclusiveMaximum": 9},
         {"type": "integer", "multipleOf": 7},
+        {"type": "integer", "multipleOf": 1024},
         {"type": ["string", "null"], "pattern": "^a+$"},
         {"type": "string", "format": "date-time"},
         {"type": "string", "minLength": 1, "maxLength": 2},

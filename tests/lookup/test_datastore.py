@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretoken import ForetokenError
-from foretoken.lookup.datastore import ORDERED, Datastore, add, build, suffix_array
+from foretoken.lookup.datastore import ORDERED, Datastore, _segments, add, build, suffix_array
 
 Texts = list[list[int]]
 
@@ -84,6 +84,8 @@ def test_long_texts_and_phrases(tmp_path: Path) -> None:
     store = Datastore(tmp_path, {"vocab_size": 50})
     assert store.tokens == 202
     assert store.longest(list(range(50)) * 2, 1, 1000) == ORDERED
+    parts = _segments([[1, 2], [3, 4], [5]], 9, 5)
+    assert [part.tolist() for part in parts] == [[1, 2, 9], [3, 4, 9, 5, 9]]
 
 
 def test_old_segments_are_left_alone(tmp_path: Path) -> None:
@@ -129,3 +131,11 @@ def test_refusals(tmp_path: Path) -> None:
     (store / "0.tokens.npy").unlink()
     with pytest.raises(ForetokenError, match="missing or damaged"):
         Datastore(store, made_for)
+
+
+@pytest.mark.parametrize("vocab_size", [65_535, 65_536])
+def test_the_mark_is_stored_too(tmp_path: Path, vocab_size: int) -> None:
+    """It is one more than the largest id, for which two bytes may be too few."""
+    build(tmp_path, {"vocab_size": vocab_size}, [[7, 0], [7, 5]])
+    rows = Datastore(tmp_path, {"vocab_size": vocab_size}).continuations([7], 2, 9)
+    assert rows.tolist() == [[0, vocab_size], [5, vocab_size]]

@@ -113,8 +113,11 @@ def test_a_long_text_leaves_as_it_came() -> None:
     held += [len(memory.index.places) for _ in range(7)]
     assert held == [512, 1024, 1536, 1024, 512, 0, 512, 1024, 1536, 2001]
     assert {text[0] for text in memory.index.texts} == {3}
+    memory.add([4] * 2_000)  # the third one is about to leave
     memory.reset()
     assert not memory.index.places and memory.tokens == 0
+    memory.add([5])
+    assert [text[0] for text in memory.index.texts] == [5]
 
 
 @given(st.lists(st.integers(1, 9), max_size=5), st.lists(st.integers(1, 7), max_size=12))
@@ -185,6 +188,10 @@ def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     other.add([2])
     other.load(path)  # into a smaller memory: the latest that fit
     assert [list(text[:-1]) for text in other.index.texts] == [[3, 3, 1, 2], [0]]
+    roomy = EarlierTexts(Listed(), 50, 4)
+    roomy.add([2])
+    roomy.load(path)  # in place of what was there
+    assert [len(text) - 1 for text in roomy.index.texts] == [3, 4, 1]
     same = EarlierTexts(INDEXES[name](), 8, 4)
     same.load(path)
     assert (same.tokens, SIZE[name](same.index)) == (8, SIZE[name](memory.index))

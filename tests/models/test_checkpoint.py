@@ -60,6 +60,14 @@ def test_the_one_file_is_read_before_an_index(tmp_path: Path) -> None:
     assert list(Checkpoint(tmp_path).headers) == ["model.b"]
 
 
+def test_an_index_is_read_before_torch_s_own_file(tmp_path: Path) -> None:
+    """As in transformers."""
+    torch.save({"model.a": ZEROS}, tmp_path / "pytorch_model.bin")
+    assert torch.equal(Checkpoint(tmp_path)("model.a"), ZEROS)
+    shards(tmp_path, {"model.a": "one.safetensors"})
+    assert torch.equal(Checkpoint(tmp_path)("model.a"), ONES)
+
+
 def test_the_prefix_may_be_missing_or_be_one_too_many(tmp_path: Path) -> None:
     """A base model's names lack "model."; some files have it before the head's as well."""
     save_file({"norm.weight": ONES, "model.lm_head.weight": ZEROS}, tmp_path / WHOLE)

@@ -445,6 +445,10 @@ def test_absurd_numbers_take_no_memory(tmp_path: Path) -> None:
     change_config(written(tmp_path, "qwen2"), num_hidden_layers=10**9, layer_types=None)
     with pytest.raises(ForetokenError, match=r"num_hidden_layers .* must be a whole number"):
         read_config(tmp_path)
+    for family, name in (("gpt2", "n_layer"), ("xlm", "n_layers"), ("t5", "num_layers")):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": family, name: 10**9}))
+        with pytest.raises(ForetokenError, match=rf"{name} .* must be a whole number"):
+            read_config(tmp_path)
     change_config(written(tmp_path), max_position_embeddings=10**8)
     model = load_model(tmp_path, device="cpu")
     assert model.max_length == 10**8

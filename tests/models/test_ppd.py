@@ -18,7 +18,7 @@ from foretoken.models.ppd import PPD, PipelinedTarget, Pipelining
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import check_greedy, check_independence, check_seeded, native
-from foretoken.testing.checks import PROMPTS, SAMPLED, serve
+from foretoken.testing.checks import PROMPTS, SAMPLED, greedy_reference, serve
 from foretoken.testing.models import Pair, tiny_pair, tiny_transformers
 from foretoken.tree import empty
 from foretoken.verify.target_only import TargetOnly
@@ -39,6 +39,13 @@ def deep() -> Pair:
     return Pair(native(model), native(model), model)
 
 
+@pytest.fixture(scope="module")
+def greedy(deep: Pair) -> dict[str, Any]:
+    """Prompts, and what the target writes to them greedily, as `check_greedy` takes them."""
+    expected = [greedy_reference(deep.target, prompt, 30) for prompt in PROMPTS]
+    return {"prompts": PROMPTS, "tokens": 30, "expected": expected}
+
+
 def begun(target: ModelTarget | PipelinedTarget, text: list[int]) -> Sequence:
     sequence = Sequence.start(text, GREEDY)
     target.begin(sequence)
@@ -51,12 +58,10 @@ def nothing(_: Pair) -> Nothing:
     return Nothing()
 
 
-def test_text_is_the_targets(deep: Pair) -> None:
+def test_text_is_the_targets(deep: Pair, greedy: dict[str, Any]) -> None:
     """In batches, greedy and sampled, on four layers."""
     for slots in (1, 3):
-        check_greedy(
-            nothing, TargetOnly(), deep, slots=slots, prompts=PROMPTS, tokens=40, wrap=PPD()
-        )
+        check_greedy(nothing, TargetOnly(), deep, slots=slots, wrap=PPD(), **greedy)
     check_independence(nothing, TargetOnly(), deep, wrap=PPD())
     check_seeded(nothing, TargetOnly(), deep, slots=3, wrap=PPD())
 
@@ -67,6 +72,8 @@ def test_settings_that_cannot_be(deep: Pair) -> None:
         PPD(3, 4)(ModelTarget(deep.target, 1, 8))
     with pytest.raises(ForetokenError, match="num_guesses is 0"):
         PPD(0)
+    with pytest.raises(ForetokenError, match="num_guesses is 33"):
+        PPD(33)
 
 
 def test_pipelining_counts(deep: Pair) -> None:
@@ -84,14 +91,16 @@ def test_pipelining_counts(deep: Pair) -> None:
     assert fixed.match_rate == 10 / 19
     assert fixed.extra_compute == (5 * 20 - 10) * 3 / (4 * 20)
     assert fixed.predicted_latency == 1 - 0.25 * 10 / 20
+    assert Pipelining(4, 1, 5, tokens=20, matched=10).predicted_latency == 1 - 0.25 * 10 / 20
     none = Pipelining(4, 3, 5)
     assert (none.match_rate, none.extra_compute, none.predicted_latency) == (0, 0, 1)
 
 
 def test_guesses_are_used(deep: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A match saves the lower layers' run: with all tokens guessed they run for the first alone."""
+    """A match saves the lower layers' run: with all tokens guessed, which are no more than there
+    are, they run for the first alone."""
     tiny = tiny_pair(20, layers=LAYERS)
-    target = PPD(20, 2)(ModelTarget(tiny.target, 1, 64))
+    target = PPD(32, 2)(ModelTarget(tiny.target, 1, 64))
     widths: list[tuple[int, int]] = []
     run = Transformer.run
 
@@ -110,7 +119,7 @@ def test_guesses_are_used(deep: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("method", ["pld", "swift", "early_exit"])
-def test_together_with_a_drafter(deep: Pair, method: str) -> None:
+def test_together_with_a_drafter(deep: Pair, greedy: dict[str, Any], method: str) -> None:
     """A drafter's passes and nodes between two of the pipeline's don't end up in its text."""
     options: dict[str, Any] = {"method": method}
     if method == "swift":
@@ -122,9 +131,8 @@ def test_together_with_a_drafter(deep: Pair, method: str) -> None:
             rule,
             deep,
             slots=slots,
-            prompts=PROMPTS,
-            tokens=30,
             wrap=PPD(),
+            **greedy,
         )
 
 

@@ -16,6 +16,7 @@ from foretoken.testing import logits_after, native, tiny_transformers
 from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair
 from partial_target import LAYERS
+from stored_models import original
 
 
 def test_pruned_whole_is_the_model(deep: Pair) -> None:
@@ -28,6 +29,9 @@ def test_pruned_whole_is_the_model(deep: Pair) -> None:
     # Of a layer's 32·32 weights of q and o and 32·16 of k and v half, of 3·32·64 a quarter.
     gone = LAYERS * ((2 * 32 * 32 + 2 * 32 * 16) // 2 + 3 * 32 * 64 * 3 // 4)
     assert small.parameters == deep.target.parameters - gone
+    # Heads are counted to the nearest number, and one column stays at least.
+    least = prune(deep.transformers, 0.75, 0.001, target)
+    assert least.parameters == deep.target.parameters - LAYERS * 3 * 32 * 63
     assert not torch.allclose(logits_after(small, text), logits_after(deep.target, text))
 
 
@@ -84,6 +88,30 @@ def test_keys_and_values_count_for_a_head() -> None:
     small: Any = SimpleNamespace(num_key_value_heads=1, intermediate_size=1)
     kept = _kept(weights.__getitem__, "at", small, groups=2, width=4)
     assert kept.query.tolist() == [*range(8, 16)] and kept.value.tolist() == [4, 5, 6, 7]
+
+
+def test_outputs_count_too() -> None:
+    """Those of heads and those of columns: here of the second ones."""
+    ones = torch.ones
+    out, down = torch.cat((ones(3, 8), 2 * ones(3, 8)), 1), torch.tensor([[1.0, 2.0]] * 3)
+    given = {"self_attn.q": ones(16, 3), "self_attn.o": out, "mlp.down": down}
+    given |= {f"self_attn.{name}": ones(8, 3) for name in "kv"}
+    given |= {f"mlp.{name}": ones(2, 3) for name in ("gate", "up")}
+    weights = {f"at.{name}_proj.weight": weight for name, weight in given.items()}
+    small: Any = SimpleNamespace(num_key_value_heads=1, intermediate_size=1)
+    kept = _kept(weights.__getitem__, "at", small, groups=2, width=4)
+    assert kept.query.tolist() == [*range(8, 16)] and kept.columns.tolist() == [1]
+
+
+def test_heads_keep_their_width() -> None:
+    """Also in a family whose configurations don't name it."""
+    model = original("qwen2", head_dim=16).double()
+    del model.config.head_dim
+    target = ModelTarget(native(model), 1, 64)
+    small = prune(model, 0.5, 1.0, target)
+    # Of a layer's 64·64 weights of q and o and 64·32 of k and v half, and of the biases.
+    gone = 2 * ((2 * 64 * 64 + 2 * 64 * 32) // 2 + (64 + 2 * 32) // 2)
+    assert small.parameters == target.model.parameters - gone
 
 
 def test_adapters_beside_the_weights_are_refused() -> None:

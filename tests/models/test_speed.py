@@ -25,7 +25,7 @@ from foretoken.testing import (
     check_seeded,
     native,
 )
-from foretoken.testing.checks import PROMPTS, SAMPLED, serve
+from foretoken.testing.checks import PROMPTS, greedy_reference, serve
 from foretoken.testing.models import Pair
 from foretoken.tree import empty
 from foretoken.verify.target_only import TargetOnly
@@ -36,6 +36,13 @@ GREEDY = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
 @pytest.fixture(scope="module")
 def shared() -> Pair:
     return shared_pair()
+
+
+@pytest.fixture(scope="module")
+def greedy(shared: Pair) -> dict[str, Any]:
+    """Prompts, and what the target writes to them greedily, as `check_greedy` takes them."""
+    expected = [greedy_reference(shared.target, prompt, 40) for prompt in PROMPTS]
+    return {"prompts": PROMPTS, "tokens": 40, "expected": expected}
 
 
 def served(model: Any, prompt: list[int], params: SamplingParams) -> Pipeline:
@@ -52,7 +59,7 @@ def nothing(_: Pair) -> Drafter:
     return Nothing()
 
 
-def test_text_is_the_targets(shared: Pair) -> None:
+def test_text_is_the_targets(shared: Pair, greedy: dict[str, Any]) -> None:
     """Greedy and at a seed, alone and in batches, with the context's end in reach."""
     made: list[CyclicTarget] = []
 
@@ -61,9 +68,7 @@ def test_text_is_the_targets(shared: Pair) -> None:
         return made[-1]
 
     for slots in (1, 3):
-        check_greedy(
-            nothing, TargetOnly(), shared, slots=slots, prompts=PROMPTS, tokens=40, wrap=wrap
-        )
+        check_greedy(nothing, TargetOnly(), shared, slots=slots, wrap=wrap, **greedy)
         check_seeded(nothing, TargetOnly(), shared, slots=slots, wrap=wrap)
     check_independence(nothing, TargetOnly(), shared, wrap=wrap)
     counts = made[0].pipeline
@@ -128,7 +133,7 @@ def test_counts() -> None:
     assert (none.match_rate, none.passes_per_token, none.extra_compute) == (0, 1, 0)
 
 
-def test_guessing_later(shared: Pair) -> None:
+def test_guessing_later(shared: Pair, greedy: dict[str, Any]) -> None:
     """After two cycles guesses are better and save less; after all of them there is nothing to
     save."""
     found: list[Pipeline] = []
@@ -139,7 +144,7 @@ def test_guessing_later(shared: Pair) -> None:
             found.append(wrapped.pipeline)
             return wrapped
 
-        check_greedy(nothing, TargetOnly(), shared, prompts=PROMPTS, tokens=40, wrap=wrap)
+        check_greedy(nothing, TargetOnly(), shared, wrap=wrap, **greedy)
     rates = [counts.match_rate for counts in found]
     assert rates == sorted(rates) and rates[2] == 1
     assert found[2].passes_per_token == 1
@@ -148,7 +153,7 @@ def test_guessing_later(shared: Pair) -> None:
 
 def test_what_is_on_its_way_stays_when_a_slot_moves(shared: Pair) -> None:
     """Requests that end early let others move; the text stays plain decoding's."""
-    params = [dataclasses.replace(SAMPLED, max_tokens=n, seed=n) for n in (3, 20, 9, 25)]
+    params = [dataclasses.replace(GREEDY, max_tokens=n) for n in (3, 20, 9, 25)]
     alone = [
         serve(shared.target, Nothing(), TargetOnly(), [prompt], own, wrap=Speed())[0].token_ids
         for prompt, own in zip(PROMPTS, params, strict=True)
@@ -158,7 +163,7 @@ def test_what_is_on_its_way_stays_when_a_slot_moves(shared: Pair) -> None:
 
 
 @pytest.mark.parametrize("method", ["pld", "early_exit"])
-def test_together_with_a_drafter(shared: Pair, method: str) -> None:
+def test_together_with_a_drafter(shared: Pair, greedy: dict[str, Any], method: str) -> None:
     """A drafter's passes and nodes between two of the pipeline's don't end up in its text."""
     rule = build({"method": method}).verifier
     for slots in (1, 3):
@@ -167,15 +172,21 @@ def test_together_with_a_drafter(shared: Pair, method: str) -> None:
             rule,
             shared,
             slots=slots,
-            prompts=PROMPTS,
             wrap=Speed(),
+            **greedy,
         )
 
 
 def test_settings_that_cannot_be(shared: Pair) -> None:
     """Stages that don't divide the layers, and exits that aren't there, are refused."""
     target = ModelTarget(shared.target, 1, 8)
-    for wrap, part in ((Speed(4), "divide"), (Speed(0), "divide"), (Speed(2, 4), "exit_stage")):
+    for wrap, part in (
+        (Speed(4), "divide"),
+        (Speed(0), "divide"),
+        (Speed(-2), "divide"),
+        (Speed(2, 4), "exit_stage"),
+        (Speed(2, 0), "exit_stage"),
+    ):
         with pytest.raises(ForetokenError, match=part):
             wrap(target)
 
@@ -202,3 +213,7 @@ def test_what_a_draft_pass_wrote_over_is_not_used(shared: Pair) -> None:
     assert target.pipeline.tried == 0
     assert both[0] is not None and both[1] is not None
     assert torch.allclose(both[0], both[1], atol=1e-12)
+
+
+def test_a_stage_is_a_layer_where_none_are_shared(pair: Pair) -> None:
+    assert Speed()(ModelTarget(pair.target, 1, 8)).pipeline.stages == pair.target.layers

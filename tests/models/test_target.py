@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from foretoken.access import Wants
 from foretoken.drafters.nothing import Nothing
@@ -20,7 +20,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.target import ModelTarget
 from foretoken.sampling.params import SamplingParams
 from foretoken.sampling.sequence import Sequence
-from foretoken.testing import logits_after
+from foretoken.testing import logits_after, native
 from foretoken.tree import chains, empty
 from foretoken.verify.target_only import TargetOnly
 
@@ -168,3 +168,65 @@ def test_states_are_not_resumed_after_a_move(reference: LlamaForCausalLM) -> Non
     assert found is not None
     expected = logits_after(native, sequence.tokens)
     assert torch.allclose(found[0, 0], expected, atol=1e-12)
+
+
+@torch.inference_mode()
+def test_passes_of_drafts_are_counted(reference: LlamaForCausalLM) -> None:
+    """Each may write over what was computed ahead of a text."""
+    weights = reference.state_dict().__getitem__
+    native = build_native(reference.config, weights, torch.float64, CPU, "plain")
+    target, root = ModelTarget(native, 1, 64), torch.tensor([[5]])
+    sequence = begun(target, [3, 1, 4, 1, 5])
+    target.draft_states([sequence], root, 0, range(2))
+    assert target.draft_passes == 1
+    target.rerun_states([sequence], 2, range(2))
+    assert target.draft_passes == 2
+    target.draft_logits([sequence], chains([[9]], CPU))
+    assert target.draft_passes == 3
+
+
+@torch.inference_mode()
+def test_a_copy_has_the_prompt_alone(target: ModelTarget) -> None:
+    """However far the other text has gone on."""
+    one, copy = begun(target, [3, 1, 4]), Sequence.start([3, 1, 4], SamplingParams())
+    target.begin(copy)
+    target.score([one], empty(1, CPU))
+    one.tokens.append(9)
+    target.commit([one], [[]])
+    target.fork(one, copy)
+    assert target.pending(copy) == target.pending(one) == 0
+
+
+@torch.inference_mode()
+def test_a_prompts_log_probabilities_beside_one_without(target: ModelTarget) -> None:
+    rows = [Sequence.start([3, 1, 4], SamplingParams(prompt_logprobs=n)) for n in (None, 0)]
+    for row in rows:
+        target.begin(row)
+    assert target.prefill(rows, 8).logits is not None
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("levels", "held"), [("a", False), ("af", True)])
+def test_a_prompt_that_windows_have_passed(levels: str, held: bool) -> None:
+    """It isn't there for copies any more, unless a drafter reads whole layers."""
+    config = MistralConfig(
+        vocab_size=61,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        max_position_embeddings=1024,
+        sliding_window=4,
+    )
+    drafter = Nothing()
+    drafter.wants = Wants(levels)
+    target = ModelTarget(native(MistralForCausalLM(config).double().eval()), 1, 1000)
+    target.bind(drafter)
+    sequence = Sequence.start([5, 9, 2], SamplingParams())
+    target.begin(sequence)
+    sequence.tokens += [7] * 500
+    while target.pending(sequence):
+        target.prefill([sequence], 64)
+    assert target.holds(sequence) is held
+    assert not held or target.kv(sequence, 0)[0].any(-1).all()

@@ -42,8 +42,9 @@ class Reading(Nothing):
 @torch.inference_mode()
 def test_roots_are_its_own_and_drafts_are_not(pair: Pair) -> None:
     """What was computed ahead of a sequence is dropped where the wrapped target scores."""
-    inner = ModelTarget(pair.target, 2, 32)
+    inner = ModelTarget(pair.target, 2, 32, 70)
     target = Noting(inner)
+    assert target.nodes == 70
     sequence = Sequence.start([3, 1, 4], SamplingParams(temperature=0))
     assert target.free == inner.free == 2
     target.begin(sequence)

@@ -55,6 +55,9 @@ def test_given_models(mini: LLM, checkpoints: Pair) -> None:
     assert asked == ["eagle mini-eagle", "eagle2 mini-eagle", "sps mini-draft", "tli draft"]
     assert "tli draft in q4" in [one.label for one in found.candidates]
     assert [one.label for one in found.candidates].count("sps mini-draft") == 1
+    by_path = find_candidates(mini, zoo.path("mini"), (str(zoo.path("mini-draft")),), wide=False)
+    small = [one.label for one in by_path.candidates if one.config["method"] == "sps"]
+    assert {*small} == {"sps mini-draft", "sps mini-draft in q4"} and len(small) == 2
     with pytest.raises(ForetokenError, match="nowhere"):
         find_candidates(mini, zoo.path("mini"), ("./nowhere",), wide=False)
 

@@ -67,11 +67,13 @@ def test_read_by_us_it_is_the_same(ours: dict[str, Any], theirs: dict[str, Any])
 
 
 def test_what_they_do_not_have(tmp_path: Path) -> None:
-    """Methods of other names, draft models in GGUF files, and drafters in our own format."""
+    """Methods of other names, draft models in GGUF files, drafters in our own format, and drafts
+    of a length that nobody names."""
     EagleModule(Facts(32, 64, 2)).save(tmp_path / "eagle", {})
     for config in (
         {"method": "auto"},
         {"tuned": "mine"},
+        {"method": "sps", "model": "org/small"},
         {"method": "sps", "model": "small.gguf", "num_speculative_tokens": 3},
         {"method": "eagle", "model": str(tmp_path / "eagle")},
         {"method": "eagle3", "model": "./nowhere"},

@@ -85,3 +85,9 @@ def test_auto_drafts_with_no_model_that_is_hopeless(lineup: Lineup, checkpoints:
     slow = Prediction("sps draft", small(checkpoints).of_length(3), {Cell(1, 0.0): 0.5})
     found = [one.label for one in lineup.finalists([slow], 2, [])]
     assert found == ["sps draft, 3 tokens", "auto"]
+
+
+def test_a_checked_one_is_freed(lineup: Lineup, checkpoints: Pair) -> None:
+    """Until it is its turn; nothing of it is in what is served meanwhile."""
+    lineup.check(Candidate("yours", {"method": "suffix"}, given=True))
+    assert lineup.runner.labels == [BASELINE]

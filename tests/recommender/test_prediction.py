@@ -145,3 +145,10 @@ def test_the_mean_is_one_of_factors() -> None:
     """Twice as fast here and half as fast there is no gain."""
     [one] = promising(a=(2.0, 0.5))
     assert one.mean == pytest.approx(1.0)
+
+
+def test_a_method_that_drafted_nothing() -> None:
+    """It is as fast as plain decoding, and no division by its drafts is made."""
+    own, plain = pair(0.0, ())
+    found = predict(Candidate("pld", {"method": "pld"}), {0.0: (own, plain)}, COSTS, [1])
+    assert found.speedups == {Cell(1, 0.0): pytest.approx(1.0)}

@@ -123,3 +123,36 @@ def test_the_longest_unit_so_far_must_fit() -> None:
     timing = Timing(prompts(20), CELLS[:1])
     timing.run(serve, Allowance.starting(12.0, lambda: now[0]), nothing)
     assert now[0] == 8.0
+
+
+@pytest.mark.parametrize(("many", "left"), [(3, 2), (4, 2), (5, 3)])
+def test_of_an_odd_number_the_larger_half_stays(many: int, left: int) -> None:
+    paces = {name: 1.0 + place for place, name in enumerate("abcde"[:many])}
+    table, candidates = Table(paces), [Candidate(name, {"method": name}) for name in paces]
+    screening = Screening(candidates, prompts(1), CELLS, COSTS)
+    screening.run(table.serve, table.keep, Allowance.starting(1e3, table.clock), 1, nothing)
+    assert len(screening.left) == left
+
+
+def test_who_failed_only_sometimes_did_not_fail() -> None:
+    """What it answered is known of it."""
+    table = Table({"a": 2.0, "b": 2.0})
+
+    def serve(unit: Unit) -> list[Answer]:
+        found = table.serve(unit)
+        for answer in found:
+            if answer.method == "a" and unit.temperature == 0:
+                answer.error = "no memory"
+        return found
+
+    screening = Screening(CANDIDATES[:2], prompts(1), CELLS, COSTS)
+    screening.run(serve, table.keep, Allowance.starting(99, table.clock), 1, nothing)
+    assert screening.failures() == {}
+
+
+def test_one_unit_is_served_though_loading_took_long() -> None:
+    table = Table(PACES)
+    screening = Screening(CANDIDATES, prompts(20), CELLS, COSTS)
+    late = Allowance(1.0, table.clock, began=-9.0)
+    screening.run(table.serve, table.keep, late, 2, nothing)
+    assert len(table.units) == 1 and len(screening.predictions()) == 4

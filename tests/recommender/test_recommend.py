@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from foretoken.bench.measure import costs
 from foretoken.bench.record import BASELINE
 from foretoken.bench.run.runner import Runner
 from foretoken.recommender.race import Allowance
+from foretoken.recommender.recommend import _by_seconds, _Run
 from foretoken.recommender.verdict import LEAST
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -124,3 +126,32 @@ def test_your_config_is_tried_before_others_are_measured(
 def test_refused(options: dict[str, Any], said: str, checkpoints: Pair) -> None:
     with pytest.raises(ForetokenError, match=said):
         foretoken.recommend(checkpoints[0], **options)
+
+
+def test_the_bar_ends_with_the_time() -> None:
+    """It goes on by whole seconds, each once, and no further than it is long."""
+    now, shown = 0.0, list[int]()
+    step = _by_seconds(Allowance.starting(5.0, lambda: now), lambda: shown.append(1))
+    for now, expected in ((0.0, 0), (2.5, 3), (2.6, 3), (9.0, 5)):  # noqa: B007
+        step()
+        assert len(shown) == expected
+
+
+def test_what_was_screened_comes_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timing begins with the prompts that nobody has answered yet."""
+    asked: list[str] = []
+
+    def timing(prompts: list[str], cells: Any) -> Any:
+        asked.extend(prompts)
+        return SimpleNamespace(run=lambda *given: None)
+
+    monkeypatch.setattr("foretoken.recommender.recommend.Timing", timing)
+    run: Any = _Run.__new__(_Run)
+    run._lineup = SimpleNamespace(serve=None, keep=None, finalists=lambda *given: [])
+    run._allowance = run._advance = run._cells = None
+    run._many, run._tell, run._prompts = 2, lambda line: None, ["a", "b", "c", "d"]
+    screening: Any = SimpleNamespace(
+        left=[], used=3, run=lambda *given: None, predictions=lambda: []
+    )
+    run.measure(screening, [])
+    assert asked == ["d", "a", "b", "c"]

@@ -46,6 +46,7 @@ def test_plain_text() -> None:
         ),
         ({"conversations": [{"from": "human", "value": "Hi"}]}, "Hi", None),
         ({"data": ["Hi", "Hello", "More"]}, "Hi", None),
+        ({"a": "the longest text", "fields": ["short"]}, "the longest text", None),
         ({"id": "x", "fields": {"deep": ["short", "the longest text"]}}, "the longest text", None),
     ],
 )

@@ -84,6 +84,8 @@ def test_too_few_groups() -> None:
     few = row("pld", GREEDY, 2.0, 1.9, 2.1, groups=LEAST - 1)
     found = verdict([few], [GREEDY])
     assert found.method is None and "4 groups of prompts in a cell, and 5 are" in found.sentence
+    fewer = row("sps", GREEDY, 2.0, 1.9, 2.1, groups=1)
+    assert verdict([few, fewer], [GREEDY]).sentence == found.sentence
     found = verdict([few, row("pld", WARM, 1.5, 1.4, 1.6)], [GREEDY, WARM])
     assert found.sentence == (
         "use pld: 1.50× (1.40–1.60) at temperature 1; greedy fewer than 5 groups of prompts were "
@@ -141,3 +143,17 @@ def test_what_pays_in_more_cells_comes_first() -> None:
         row("pld", WARM, 1.2, 1.1, 1.3),
     ]
     assert verdict(some, [GREEDY, WARM]).method == "pld"
+
+
+def test_enough_groups() -> None:
+    """`LEAST` of them are."""
+    found = verdict([row("pld", GREEDY, 2.0, 1.9, 2.1, groups=LEAST)], [GREEDY])
+    assert found.method == "pld"
+
+
+def test_a_batch_size_is_named_where_all_of_it_is_meant() -> None:
+    """Some of its temperatures are named each."""
+    cells = [GREEDY, WARM, Cell(1, 0.5)]
+    some = [row("pld", cell, 0.9, 0.8, 1.0) for cell in cells[:2]]
+    found = verdict([*some, row("pld", cells[2], 1.5, 1.4, 1.6)], cells)
+    assert found.sentence.endswith("; greedy nothing pays; at temperature 1 nothing pays")

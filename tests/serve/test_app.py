@@ -11,11 +11,14 @@ from openai import OpenAI
 from starlette.types import Message, Receive, Scope, Send
 
 from foretoken import AsyncLLM
+from foretoken.async_llm import Load
 from foretoken.serve.app import Bugs, application
 from foretoken.serve.replicas.asked import Asked
 from foretoken.serve.server import Server
 from foretoken.serve.settings import ServerSettings
 from served import Served, serving, toy
+
+ALLOWED = ("allow-origin", "allow-credentials", "expose-headers")
 
 
 def test_models(client: OpenAI) -> None:
@@ -40,6 +43,15 @@ def test_small_routes(http: httpx.Client) -> None:
     assert http.get("/load").json() == {"server_load": 0, "running": 0, "waiting": 0}
 
 
+def test_what_waits_is_load_too(http: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AsyncLLM, "load", property(lambda _: Load(2, 3)))
+    assert http.get("/load").json() == {"server_load": 5, "running": 2, "waiting": 3}
+    page = http.get("/metrics").text
+    for name, count in (("running", 2), ("waiting", 3)):
+        labels = '{engine="0",model_name="toy"}'
+        assert f"foretoken:num_requests_{name}{labels} {count}.0" in page
+
+
 def test_the_prefix_cache_is_reset(http: httpx.Client) -> None:
     """The prompt that was read last is read anew."""
 
@@ -60,6 +72,7 @@ def test_the_prefix_cache_is_reset(http: httpx.Client) -> None:
 def test_wrong_paths(http: httpx.Client, method: str, path: str, status: int) -> None:
     answer = http.request(method, path)
     assert answer.status_code == status and answer.json()["error"]["code"] == status
+    assert answer.headers.get("allow") == {404: None, 405: "POST"}[status]
 
 
 def test_web_pages_may_ask_where_they_are_allowed() -> None:
@@ -70,15 +83,19 @@ def test_web_pages_may_ask_where_they_are_allowed() -> None:
         other = headers | {"Origin": "https://github.com"}
         refused = httpx.options(f"{served.url}/v1/completions", headers=other)
         assert "access-control-allow-origin" not in refused.headers
+        assert "access-control-allow-credentials" not in answer.headers
+    assert served.llm.worker.closed  # with the server
 
 
 def test_a_web_page_reads_why_it_is_refused() -> None:
     """A browser keeps answers from it that don't say that it may have them."""
     page = "https://huggingface.co"
-    with serving(toy(), allowed_origins=(page,), api_keys=("key",)) as served:
+    own = {"allowed_origins": (page,), "allow_credentials": True, "api_keys": ("key",)}
+    with serving(toy(), **own) as served:
         refused = httpx.get(f"{served.url}/v1/models", headers={"Origin": page})
     assert refused.status_code == 401
-    assert refused.headers["access-control-allow-origin"] == page
+    allowed = {name: refused.headers[f"access-control-{name}"] for name in ALLOWED}
+    assert [*allowed.values()] == [page, "true", "x-request-id"]
 
 
 def test_no_web_page_may_ask_by_default(http: httpx.Client) -> None:

@@ -8,7 +8,11 @@ from typing import Any
 import httpx
 import pytest
 
-from served import Served
+from foretoken.engine.outputs import CompletionOutput, Draft
+from foretoken.serve.blocks import Blocks
+from foretoken.serve.schema import CompletionBody, Extras
+from foretoken.testing import ByteTokenizer
+from served import VOCAB, Served, Spaced
 
 SAID = [{"role": "user", "content": "hello"}]
 CHAT: dict[str, Any] = {"messages": SAID, "seed": 5, "max_tokens": 24, "temperature": 0}
@@ -88,3 +92,28 @@ def test_plain_decoding_for_one_request(http: httpx.Client, served: Served) -> N
     assert all(block["draft"] == [] and block["accepted"] == 0 for block in blocks)
     assert plain["metrics"]["speculative_decoding"] is None
     assert served.llm.method == "sps"
+
+
+def told(sample: CompletionOutput, **fields: Any) -> Any:
+    """The blocks of a sample after a text."""
+    body = CompletionBody.model_validate({"prompt": "a", **ASKED, **fields})
+    blocks = Blocks(Spaced(VOCAB), body).more(0, sample, [7])
+    return blocks["foretoken"]["blocks"]
+
+
+def test_a_block_that_was_cut_has_no_token_of_the_model() -> None:
+    """What was accepted is told of the path, and not of how much was written."""
+    drafts = [Draft([5, 6, 9], [0, 1, 1], [1, 2], 2, 0.1), Draft([], [], [], 1, 0.2)]
+    sample = CompletionOutput(0, " 5 6 4", [5, 6, 4], finish_reason="length", drafts=drafts)
+    first, second = told(sample)
+    assert (first["accepted"], first["tokens"], second["tokens"]) == (2, [" 5", " 6"], [" 4"])
+    assert [node["accepted"] for node in first["draft"]] == [True, True, False]
+
+
+@pytest.mark.parametrize("skipped", [True, False])
+def test_special_tokens_of_a_block_are_those_of_the_text(skipped: bool) -> None:
+    tokenizer = ByteTokenizer(VOCAB)
+    body = CompletionBody(prompt="a", skip_special_tokens=skipped, foretoken=Extras(blocks=True))
+    sample = CompletionOutput(0, "a", [65, VOCAB - 1], drafts=[Draft([], [], [], 2, 0.1)])
+    [block] = Blocks(tokenizer, body).more(0, sample, ())["foretoken"]["blocks"]
+    assert block["tokens"] == ["a", "" if skipped else "<eos>"]

@@ -13,7 +13,7 @@ from openai import BadRequestError, OpenAI
 
 from foretoken import LLM, StructuredOutputsParams
 from foretoken.grammar.guidance import Guidance
-from foretoken.serve.calling import calls_grammar
+from foretoken.serve.calling import calls_grammar, with_calls
 from foretoken.serve.chat import _with_choice
 from foretoken.serve.errors import ApiError
 from foretoken.serve.schema import ChatBody, Function
@@ -153,8 +153,11 @@ def matches(
     own = own or tokenizer()
     functions = [Function(**t["function"]) for t in tools]
     grammar = calls_grammar(functions, format_, must, several, own.get_added_vocab(), answer)
-    form = StructuredOutputsParams(grammar=grammar)
-    matcher = Guidance(own, len(own), EOS).compile(form)()
+    return allows(grammar, text, own)
+
+
+def allows(grammar: str, text: str, own: Any) -> bool:
+    matcher = Guidance(own, len(own), EOS).compile(StructuredOutputsParams(grammar=grammar))()
     given = own(text, add_special_tokens=False)["input_ids"]
     return all(matcher.accept(token) for token in given) and matcher.complete
 
@@ -284,6 +287,24 @@ def test_functions_that_are_not_strict_take_any_object() -> None:
     bare = [{"function": {"name": "now", "strict": True}}]
     assert matches("hermes", True, True, H('{"name": "now", "arguments": {}}'), bare)
     assert not matches("hermes", True, True, H('{"name": "now", "arguments": {"a": 1}}'), bare)
+    named = [{"function": {"name": "größe"}}]
+    assert matches("hermes", True, True, H('{"name": "größe", "arguments": {}}'), named)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"tool_choice": "required", "parallel_tool_calls": False},
+        {"tool_choice": {"type": "function", "function": {"name": "age"}}},
+    ],
+    ids=["one", "named"],
+)
+def test_no_second_call_is_written_where_one_is_asked_for(more: dict[str, Any]) -> None:
+    """It would be left out of the answer, and paid for."""
+    body = ChatBody.model_validate({"messages": ASKED["messages"], "tools": [AGE], **more})
+    made = with_calls(body, "hermes", tokenizer()).structured_outputs
+    assert made is not None and allows(made["grammar"], H(GOOD), tokenizer())
+    assert not allows(made["grammar"], f"{H(GOOD)}\n{H(GOOD)}", tokenizer())
 
 
 def test_strict_functions_leave_a_text_free(client: Any) -> None:
@@ -300,10 +321,17 @@ def test_strict_functions_leave_a_text_free(client: Any) -> None:
     [
         ({"tool_choice": {"type": "function", "function": {"name": "ag"}}}, "Did you mean 'age'"),
         ({"tool_choice": {"function": 3}}, "tool_choice"),
+        ({"tool_choice": {"type": "tool", "function": {"name": "age"}}}, "tool_choice"),
         ({"tool_choice": "always"}, "tool_choice"),
         ({"tool_choice": "required", "tools": []}, "no tools"),
-        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "at once"),
-        ({"extra_body": {"structured_outputs": {"regex": "a"}}}, "at once"),
+        (
+            {"tool_choice": "required", "response_format": {"type": "json_object"}},
+            "response_format and calls can't be had at once",
+        ),
+        (
+            {"extra_body": {"structured_outputs": {"regex": "a"}}},
+            "structured_outputs and calls can't be had at once",
+        ),
         ({"tools": [AGE, WRONG]}, "parameters of function 'f' can't be used: Invalid type: colour"),
         ({"tools": [tool("f", {"a": 5})], "tool_choice": "required"}, "function 'f' can't be used"),
     ],

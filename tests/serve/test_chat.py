@@ -56,6 +56,7 @@ def test_usage_of_a_stream(client: OpenAI) -> None:
     chunks = streamed(client, stream_options={"include_usage": True})
     assert chunks[-1].choices == [] and chunks[-1].usage.completion_tokens == 12
     assert all(chunk.usage is None for chunk in chunks[:-1])
+    assert all("usage" in chunk.model_fields_set for chunk in chunks)
 
 
 def test_usage_in_every_chunk(client: OpenAI) -> None:
@@ -104,12 +105,16 @@ def test_a_stop_string_is_never_seen(client: OpenAI, served: Served, place: slic
     chunks = list(client.chat.completions.create(**FIXED | options, stream=True))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == answer.message.content
+    assert answer.model_extra and answer.model_extra["stop_reason"] == stop
+    assert chunks[-1].choices[0].model_extra["stop_reason"] == stop
 
 
 def test_without_a_bound_it_writes_to_the_end_of_the_context(client: OpenAI) -> None:
     body = {**FIXED, "max_completion_tokens": None}
     answer = client.chat.completions.create(**body, extra_body={"ignore_eos": True})
     assert answer.usage is not None and answer.usage.total_tokens == 256
+    newer = client.chat.completions.create(**FIXED, max_tokens=3)  # of two bounds the newer name's
+    assert newer.usage is not None and newer.usage.completion_tokens == 12
 
 
 @pytest.mark.parametrize(
@@ -160,6 +165,9 @@ def test_token_ids(client: OpenAI, served: Served) -> None:
     answer: Any = client.chat.completions.create(**FIXED, extra_body={"return_token_ids": True})
     assert answer.choices[0].token_ids == offline(served).token_ids
     assert answer.prompt_token_ids == served.llm.chat_prompt(SAID)
+    chunks = streamed(client, extra_body={"return_token_ids": True})
+    parts = [chunk.choices[0].model_extra.get("token_ids", []) for chunk in chunks]
+    assert [token for part in parts for token in part] == answer.choices[0].token_ids
 
 
 def test_ids(client: OpenAI) -> None:
@@ -296,3 +304,19 @@ def test_an_answer_goes_on_from_a_message_that_is_continued() -> None:
             texts.append(answer["choices"][0]["message"]["content"])
     alone, continued = texts
     assert continued == f" {alone}" and len(alone.split()) == 6
+
+
+def test_what_a_server_tells_beside_every_answer() -> None:
+    """The usage of each stream, though nobody asks for it; and no times."""
+    prompts: dict[str, Any] = {
+        "chat/completions": {"messages": SAID},
+        "completions": {"prompt": "a"},
+    }
+    with serving(toy(), force_include_usage=True, request_metrics="none") as served:
+        for route, prompt in prompts.items():
+            url, body = f"{served.url}/v1/{route}", prompt | {"max_tokens": 3, "ignore_eos": True}
+            lines = httpx.post(url, json=body | {"stream": True}).text.splitlines()
+            last = json.loads([line for line in lines if line[:7] == "data: {"][-1][6:])
+            assert last["usage"]["completion_tokens"] == 3 and last["choices"] == []
+            whole = httpx.post(url, json=body).json()
+            assert "metrics" not in whole and "metrics" not in last

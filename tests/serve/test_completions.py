@@ -75,6 +75,41 @@ def test_echo_and_logprobs(client: OpenAI, served: Served) -> None:
     assert [token for part in parts for token in part.tokens] == told.tokens
 
 
+def test_what_ended_a_text(client: OpenAI, served: Served) -> None:
+    stop = offline(served, ["ab"])[0].text[3:5]
+    answer = client.completions.create(**FIXED, prompt="ab", stop=stop).choices[0]
+    assert answer.finish_reason == "stop"
+    assert answer.model_extra and answer.model_extra["stop_reason"] == stop
+
+
+def test_a_stream_of_several_prompts(client: OpenAI, served: Served) -> None:
+    """All of them are counted, and each one's ids are told once."""
+    *chunks, last = client.completions.create(
+        **FIXED,
+        prompt=["ab", "c"],
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"return_token_ids": True, "ignore_eos": True},
+    )
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (3, 20)
+    assert all(c.usage is None and "usage" in c.model_fields_set for c in chunks)
+    told = [c.choices[0].model_extra for c in chunks]
+    ids = [more["prompt_token_ids"] for more in told if "prompt_token_ids" in more]
+    assert sorted(ids) == [[65, 66], [67]] and len(chunks) > 2
+
+
+def test_a_prompt_as_its_special_tokens_spell_it(client: OpenAI) -> None:
+    options: Any = {"echo": True, "max_tokens": 0}
+    for skipped, text in ((True, "a"), (False, "<eos>a")):
+        answer = client.completions.create(
+            model="toy",
+            prompt=[VOCAB - 1, 65],
+            extra_body={"skip_special_tokens": skipped},
+            **options,
+        )
+        assert answer.choices[0].text == text
+
+
 def test_prompt_logprobs(client: OpenAI) -> None:
     answer = client.completions.create(
         **FIXED, prompt="abc", extra_body={"prompt_logprobs": 0, "return_tokens_as_token_ids": True}
@@ -181,6 +216,9 @@ def test_a_prompt_is_scored_alone(client: OpenAI, served: Served, prompt: Any) -
         assert choice.logprobs is not None and choice.logprobs.tokens == ["a", "b", "c"]
         assert longer is not None and longer.token_logprobs is not None
         assert choice.logprobs.token_logprobs == longer.token_logprobs[:3]
+    any_ends = {"stop_token_ids": [*range(VOCAB)]}  # what is written unasked says nothing
+    ended = client.completions.create(**asked, max_tokens=0, extra_body=any_ends).choices[0]
+    assert ended.finish_reason == "length" and ended.text == "abc"
     options: Any = {"stream": True, "stream_options": {"include_usage": True}}
     *parts, last = client.completions.create(**asked, max_tokens=0, **options)
     assert sorted(part.choices[0].index for part in parts) == [0, 1]

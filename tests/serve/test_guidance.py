@@ -118,6 +118,7 @@ def test_predictions() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert predicted({"type": "content", "content": parts}) == "ab"
     assert predicted({"type": "content", "content": ""}) is None is predicted(None)
-    for wrong in ({}, {"type": "content"}, {"type": "x", "content": "a"}, {"content": "a"}):
+    wrongs = ({}, {"type": "content"}, {"type": "x", "content": "a"}, {"content": "a"})
+    for wrong in (*wrongs, {"type": "content", "content": [{"type": "image_url", "text": "a"}]}):
         with pytest.raises(ApiError, match="prediction"):
             predicted(wrong)

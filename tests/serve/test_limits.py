@@ -56,8 +56,9 @@ def test_bodies() -> None:
         assert httpx.post(url, json={"prompt": "a" * 2000}).status_code == 413
         assert httpx.post(url, content=b"{}").status_code == 415
         assert httpx.post(url, data={"prompt": "a"}).status_code == 415
-        longest, kind = b'{"prompt": "a", "max_tokens": 1}'.ljust(1000), "application/json"
-        for body, status in ((longest, 200), (longest + b" ", 413)):
+        longest = b'{"prompt": "a", "max_tokens": 1}'.ljust(1000)
+        kinds = ("application/json", "Application/JSON; charset=utf-8")
+        for body, status, kind in ((longest, 200, kinds[1]), (longest + b" ", 413, kinds[0])):
             answer = httpx.post(url, content=body, headers={"content-type": kind})
             assert answer.status_code == status
 

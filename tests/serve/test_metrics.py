@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from foretoken import AsyncLLM, SamplingParams
+from foretoken.async_llm import Load
 from foretoken.bench.remote import openai
 from foretoken.engine.outputs import CompletionOutput, RequestOutput
 from foretoken.engine.stats import RequestStats
@@ -72,8 +73,45 @@ def test_a_requests_time_per_token() -> None:
     with toy() as llm:
         metrics = Metrics(AsyncLLM(llm), "toy", "foretoken", 256)
         metrics.watch(SamplingParams(n=2)).see(RequestOutput(1, None, [1], samples, stats))
-        name = "foretoken:request_time_per_output_token_seconds_sum"
-        assert metrics.registry.get_sample_value(name, labels) == (3.0 - 1.0) / 4
+
+        def told(name: str) -> float | None:
+            return metrics.registry.get_sample_value(f"foretoken:{name}_seconds_sum", labels)
+
+        assert told("request_time_per_output_token") == (3.0 - 1.0) / 4
+        assert told("e2e_request_latency") == 3.0 and told("request_queue_time") == 0.5
+        assert told("request_prefill_time") == 0.5 and told("request_decode_time") == 2.0
+        assert told("request_inference_time") == 2.5
+
+
+def test_how_a_request_ended() -> None:
+    """Also one without a bound of its tokens, and one that has failed."""
+    with toy() as llm:
+        metrics = Metrics(AsyncLLM(llm), "toy", "foretoken", 256)
+        for reason in ("stop", "timeout", "error"):
+            sample = CompletionOutput(0, token_ids=[7], finish_reason=reason)
+            output = RequestOutput(1, None, [1], [sample], RequestStats())
+            metrics.watch(SamplingParams(max_tokens=None)).see(output)
+        page = metrics.text().decode()
+    for told in ("stop", "abort", "error"):
+        assert f'request_success_total{{engine="0",finished_reason="{told}"' in page
+    assert 'request_params_max_tokens_count{engine="0",model_name="toy"} 0.0' in page
+
+
+def test_what_runs_and_what_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AsyncLLM, "load", Load(1, 2))
+    with toy() as llm:
+        page = Metrics(AsyncLLM(llm), "toy", "foretoken", 256).text().decode()
+    for name, count in (("running", 1.0), ("waiting", 2.0)):
+        assert f'num_requests_{name}{{engine="0",model_name="toy"}} {count}' in page
+
+
+def test_what_the_caches_hold() -> None:
+    """A share of what they may."""
+    with toy() as llm:
+        budget = llm.engine.target.budget
+        budget.limit, budget._reserved = 1000, {0: 250}
+        page = Metrics(AsyncLLM(llm), "toy", "foretoken", 256).text().decode()
+    assert 'kv_cache_usage_perc{engine="0",model_name="toy"} 0.25' in page
 
 
 def test_an_answer_that_is_still_to_be_read_is_no_request() -> None:
@@ -105,5 +143,9 @@ def test_a_counter_never_falls() -> None:
     with serving(toy()) as served:
         httpx.post(f"{served.url}/v1/completions", json=BODY)
         assert read(served.url)["generation_tokens_total"] == 20
+        at = "spec_decode_num_accepted_tokens_per_pos_total 0"
+        before = read(served.url)[at]
         served.llm.stats.tokens -= 5
+        served.llm.stats.accepted_at[0] -= 1
         assert read(served.url)["generation_tokens_total"] == 20
+        assert read(served.url)[at] == before > 0

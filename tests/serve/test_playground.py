@@ -7,6 +7,7 @@ import json
 import re
 import time
 from importlib.resources import files
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,13 @@ def answers(page: Any) -> list[Any]:
     return [node for node in kept(page)[-1]["nodes"] if node["role"] == "assistant"]
 
 
-def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Each step takes so much longer."""
-    quick = Engine.step
+def slowed(monkeypatch: pytest.MonkeyPatch, seconds: float, after: int = 0) -> None:
+    """Each step after the first ones takes so much longer."""
+    quick, steps = Engine.step, count()
 
     def slow(engine: Engine) -> Any:
-        time.sleep(seconds)
+        if next(steps) >= after:
+            time.sleep(seconds)
         return quick(engine)
 
     monkeypatch.setattr(Engine, "step", slow)
@@ -168,7 +170,7 @@ def test_a_race_stopped_early(
     browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was written counts, though the other racer wrote nothing."""
-    slowed(monkeypatch, 1)
+    slowed(monkeypatch, 1, after=4)
     page = opened(browser, served).page
     configure(page, seed="1")
     page.check("#race")
@@ -185,7 +187,7 @@ def test_an_answer_outlives_its_page(
     browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is saved while it grows and when the page goes; the next page shows it as stopped."""
-    slowed(monkeypatch, 1)
+    slowed(monkeypatch, 1, after=4)
     page = opened(browser, served).page
     configure(page, seed="1")
     send(page, wait=".strip button:nth-child(2)")
@@ -228,7 +230,7 @@ def test_a_growing_answer_is_drawn_now_and_then(
 
 def test_stop(browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What there is stays, and the server writes no further."""
-    slowed(monkeypatch, 1)  # sixty blocks take longer than a busy browser is waited for
+    slowed(monkeypatch, 1, after=4)  # sixty blocks take longer than a busy browser is waited for
     watched = opened(browser, served)
     page = watched.page
     configure(page, seed="1")  # of another, one answer in forty ends before its third block

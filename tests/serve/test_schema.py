@@ -143,6 +143,11 @@ def test_what_each_step_goes_through_is_bounded() -> None:
         assert (caught.value.status, caught.value.param) == (400, name)
         fits = CompletionBody.model_validate({"prompt": "a", name: ["b"] * most})
         assert params(fits, {}, None, None)
+    for empty in ({}, {"allowed_token_ids": []}):  # as in vLLM
+        body = CompletionBody.model_validate({"prompt": "a", **empty})
+        assert params(body, {}, None, None).allowed_token_ids is None
+    full = CompletionBody.model_validate({"prompt": "a", "bad_words": ["b" * 50_000] * 2})
+    assert params(full, {}, None, None).bad_words
     long = CompletionBody.model_validate({"prompt": "a", "bad_words": ["b" * 60_000] * 2})
     with pytest.raises(ApiError, match="120,000 characters; give at most 100,000 in all"):
         params(long, {}, None, None)

@@ -18,6 +18,7 @@ from foretoken.serve.streaming import (
     Gone,
     Told,
     event,
+    respond,
     told,
     while_there,
 )
@@ -150,6 +151,33 @@ def test_what_was_told_is_not_told_again() -> None:
     last = known.more(sample)
     assert last is not None and (last.text, last.tokens, last.opens) == ("", [], False)
     assert known.more(sample) is None
+
+
+def test_a_token_without_a_text_is_told_first() -> None:
+    """As a part of a character, whose text comes later."""
+    known, sample = Told(), CompletionOutput(0, token_ids=[1])
+    first = known.more(sample)
+    sample.text, sample.token_ids = "é", [1, 2]
+    second = known.more(sample)
+    assert first is not None and (first.text, first.opens) == ("", True)
+    assert second is not None and (second.text, second.opens) == ("é", False)
+
+
+def test_an_answer_that_fails_is_closed() -> None:
+    """Its requests would go on for nobody."""
+
+    class Failing:
+        async def whole(self) -> dict[str, Any]:
+            raise ApiError(500, "It broke.")
+
+        async def receive(self) -> None:
+            await asyncio.Event().wait()
+
+    closed: list[bool] = []
+    answer: Any = Failing()
+    with pytest.raises(ApiError):
+        asyncio.run(respond(answer, answer, False, 0, lambda: closed.append(True)))
+    assert closed == [True]
 
 
 def test_an_event_is_one_line() -> None:

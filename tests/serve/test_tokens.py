@@ -90,6 +90,25 @@ def test_special_tokens_are_added_where_that_is_asked_for() -> None:
                 assert (ids[0] == tokenizer.eos_token_id) == added, body
 
 
+def test_prompts_of_answers_have_them_as_asked_for() -> None:
+    """A text by default, a conversation only if that is asked for."""
+    said = [{"role": "user", "content": "x"}]
+    with serving(toy(tokenizer=(tokenizer := Opening(VOCAB)))) as served:
+        for given, default in ({"prompt": "a"}, True), ({"messages": said}, False):
+            route = "completions" if default else "chat/completions"
+            for special in (None, not default):
+                body = {"max_tokens": 1, "return_token_ids": True, "add_special_tokens": special}
+                told = httpx.post(f"{served.url}/v1/{route}", json=body | given).json()
+                ids = (told["choices"][0] if default else told)["prompt_token_ids"]
+                added = default if special is None else special
+                assert (ids[0] == tokenizer.eos_token_id) == added
+
+
+def test_special_tokens_have_a_text(http: httpx.Client) -> None:
+    told = http.post("/detokenize", json={"tokens": [65, VOCAB - 1]}).json()
+    assert told == {"prompt": "a<eos>"}
+
+
 def test_a_text_may_be_some_contexts_long(http: httpx.Client) -> None:
     """Whoever cuts texts to what fits counts longer ones; the longest are refused."""
     assert http.post("/tokenize", json={"prompt": "a" * 1024}).json()["count"] == 1024

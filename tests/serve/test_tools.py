@@ -213,18 +213,26 @@ def test_a_string_is_read_once() -> None:
     assert places == [None, None, 5005, 5005]
 
 
-def test_arguments_are_told_as_they_come() -> None:
+@pytest.mark.parametrize("field", ["arguments", "parameters"])
+def test_arguments_are_told_as_they_come(field: str) -> None:
     told = Told(made("hermes"))
     told.more('<tool_call>{"name": "f", ', False)
-    told.more('"arguments": {"a', False)
+    told.more(f'"{field}": {{"a', False)
     assert told.more('bc": "d', False) == [
         {"tool_calls": [{"index": 0, "function": {"arguments": 'bc": "d'}}]}
     ]
 
 
+def test_an_object_that_is_no_call_is_told_as_it_comes() -> None:
+    told = Told(made("llama3_json"))
+    assert told.more('{"a": 1} and', False) == [{"content": '{"a": 1} and'}]
+    assert told.more(" so on", False) == [{"content": " so on"}]
+
+
 def test_one_call_only() -> None:
     text = f"<tool_call>{CALL}</tool_call><tool_call>{TIME}</tool_call>"
-    assert len(message(made("hermes"), text, True)["tool_calls"]) == 1
+    whole = message(made("hermes"), text, True)
+    assert len(whole["tool_calls"]) == 1 and whole["content"] is None
     assert put_together(Told(made("hermes"), True).more(text, True)) == ("", ASKED[:1])
 
 
@@ -260,9 +268,9 @@ class Templated(ByteTokenizer):
         return "?"
 
 
-def script(tokenizer: ByteTokenizer) -> LLM:
-    """A model that answers WRITES to a prompt of one token."""
-    ids = [*tokenizer(WRITES)["input_ids"], END]
+def script(tokenizer: ByteTokenizer, writes: str = WRITES) -> LLM:
+    """A model that answers this to a prompt of one token."""
+    ids = [*tokenizer(writes)["input_ids"], END]
     table = torch.zeros(len(ids), VOCAB, VOCAB, dtype=torch.float64)
     table[torch.arange(len(ids)), :, torch.tensor(ids)] = 50
     model = TableModel(table, window=1, max_length=256)
@@ -325,10 +333,33 @@ def test_each_token_is_told_once(calling: Any) -> None:
         model="toy", messages=SAID, tools=[TOOL], stream=True, logprobs=True, n=2
     )
     told = {0: "", 1: ""}
+    deltas: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
     for choice in (chunk.choices[0] for chunk in chunks):
+        deltas[choice.index].append(choice.delta.model_dump(exclude_unset=True))
         for entry in choice.logprobs.content if choice.logprobs else ():
             told[choice.index] += entry.token
     assert [text.removesuffix("<eos>") for text in told.values()] == [WRITES] * 2
+    assert [put_together(each) for each in deltas.values()] == [("I look.", ASKED[:1])] * 2
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_more_calls_than_are_asked_for(several: bool) -> None:
+    """Are left out where one is asked for, of a whole answer and of a stream."""
+    writes = f"{WRITES}<tool_call>{TIME}</tool_call>"
+    clock: Any = {**TOOL, "function": {**TOOL["function"], "name": "time"}}
+    asked: dict[str, Any] = {"model": "toy", "messages": SAID, "tools": [TOOL, clock]}
+    asked["parallel_tool_calls"] = several
+    with (
+        serving(script(Templated(VOCAB), writes), tool_call_parser="hermes") as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made,
+    ):
+        [choice] = made.chat.completions.create(**asked).choices
+        chunks = list(made.chat.completions.create(**asked, stream=True))
+    expected = ASKED if several else ASKED[:1]
+    calls = [call.function for call in choice.message.tool_calls or () if call.type == "function"]
+    assert [Call(call.name, call.arguments) for call in calls] == expected
+    deltas = [chunk.choices[0].delta.model_dump(exclude_unset=True) for chunk in chunks]
+    assert put_together(deltas)[1] == expected
 
 
 def test_none_is_a_text(calling: Any, called: Any) -> None:

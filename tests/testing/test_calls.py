@@ -106,3 +106,13 @@ def test_code_of_a_request() -> None:
     assert calls.watched("processor", abs, frozenset({(1, 2)}))(-1) == 1
     with pytest.raises(Fault):
         calls.watched("processor", abs, frozenset({(3,)}))(-1)
+
+
+def test_functions_of_nobody_are_counted_within_each_other() -> None:
+    """They belong to no object, so none of them is another one's own."""
+    calls = Calls()
+    calls.begin(None)
+    inner = calls.watched("criterion", abs)
+    assert calls.watched("processor", lambda number: inner(number))(-1) == 1
+    paths = [("processor",), ("processor", "criterion")]
+    assert calls.made == {Call(path, False, frozenset()): 1 for path in paths}

@@ -10,6 +10,7 @@ from foretoken.draws import KeyedDraws
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
     Drawn,
+    Oracle,
     logits_after,
     reference_distribution,
     table_pair,
@@ -36,3 +37,17 @@ def test_drawn_trees(kind: Kind) -> None:
             logits = logits_after(pair.draft, [0, 1, *path[:-1]])
             distribution = reference_distribution(logits, [0, 1], 2, SamplingParams())
             torch.testing.assert_close(tree.proposals[0, tree.rows[0, node]].tolist(), distribution)  # type: ignore[index]
+
+
+def test_an_oracle_is_wrong_where_it_is_told_to_be() -> None:
+    """At each place in turn, and nowhere; within its budget, unless that is to be ignored."""
+    text = [5, 6, 7, 8]
+    oracle = Oracle({(1, 2): text}, num_speculative_tokens=3, wrong_at=1, cycle=True)
+    oracle.bind(table_pair(9).target)  # type: ignore[arg-type]
+    sequence = Sequence.start([1, 2], SamplingParams())
+    drafts = [oracle._next(sequence, 9) for _ in range(5)]
+    assert drafts == [[5, 7, 7], [5, 6, 8], [5, 6, 7], [6, 6, 7], [5, 7, 7]]
+    oracle.wrong_at = None
+    assert oracle._next(sequence, 2) == text[:2]
+    oracle.ignore_budget = True
+    assert oracle._next(sequence, 2) == text[:3]

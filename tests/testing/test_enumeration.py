@@ -27,6 +27,13 @@ def test_every_outcome_once() -> None:
     assert found == dict.fromkeys([(0, 0, 1), (0, 1, 1), (1, 0, 1), (1, 1, 1)], 0.25)
 
 
+def test_outcomes_needn_t_add_up_to_1() -> None:
+    """Each counts by its share; what is nothing beside the others is none."""
+    script = Script([])
+    assert script.choose([1e-20, 0.0, 3e-20, 1e-40]) == 0
+    assert script.others == [[2]] and script.weight == pytest.approx(0.25)
+
+
 def test_two_draws_of_one_number_are_an_error() -> None:
     """Of one step, in one call or two; certain ones need none, and parts have their own."""
     draws = fresh()

@@ -35,7 +35,9 @@ def test_a_table_is_what_it_says(pair: Pair) -> None:
 
 def test_tiny_models_are_repeatable_and_related() -> None:
     """The same seed gives the same weights; the noisy copy is near, and the original untouched."""
-    one, again = tiny_transformers(30), tiny_transformers(30)
+    one = tiny_transformers(30)
+    torch.manual_seed(1)  # whatever was drawn before
+    again = tiny_transformers(30)
     near = related(one, 0.02)
     for a, b, c in zip(one.parameters(), again.parameters(), near.parameters(), strict=True):
         assert a.equal(b) and (a.ndim == 1 or 0 < float((a - c).detach().abs().max()) < 0.2)
@@ -55,3 +57,8 @@ def test_byte_tokenizer() -> None:
         assert tokenizer.decode([*ids, vocab - 1]) == text + "<eos>"
         assert tokenizer.decode([*ids, vocab - 1], skip_special_tokens=True) == text
         assert len(tokenizer) == vocab
+    turns, template = [{"role": "user", "content": "Hi"}], tokenizer.apply_chat_template
+    assert template(turns, tokenize=False) == "user: Hi\n"
+    asked = template(turns, tokenize=False, add_generation_prompt=True)
+    assert asked == "user: Hi\nassistant: "
+    assert template(turns, add_generation_prompt=True) == tokenizer.encode(asked)

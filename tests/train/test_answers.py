@@ -38,6 +38,38 @@ def test_answers_are_written_once(
         write(llm, asked[1:], tmp_path, params, 200, show=False)
 
 
+def test_later_turns_see_the_models_own_answers(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=4)
+    talk, seen = dataclasses.replace(PROMPTS[0], later=("and then",)), list[list[Any]]()
+    ids = prompt_ids
+
+    def noting(llm: LLM, conversation: Conversation, messages: Any) -> list[int]:
+        seen.append([message["content"] for message in messages])
+        return ids(llm, conversation, messages)
+
+    monkeypatch.setattr(answers, "prompt_ids", noting)
+    found = write(llm, [talk], tmp_path, params, 64, show=False)
+    own = llm.generate([found.prompt(0)], params)[0].text
+    assert own and seen == [[WORDS[0]], [WORDS[0], own, "and then"]]
+
+
+def test_answers_to_what_is_asked_in_another_way(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """In the chat template, with tools, or with room for other prompts: refused."""
+    llm, params = LLM(checkpoints[0]), SamplingParams(temperature=0, max_tokens=2)
+    write(llm, PROMPTS[:1], tmp_path, params, 64, show=False)
+    changes: list[dict[str, Any]] = [{"raw": False}, {"tools": ({"type": "function"},)}]
+    for change in changes:
+        other = dataclasses.replace(PROMPTS[0], **change)
+        with pytest.raises(ForetokenError, match="made for prompts"):
+            write(llm, [other], tmp_path, params, 64, show=False)
+    with pytest.raises(ForetokenError, match="made for longest prompt 64"):
+        write(llm, PROMPTS[:1], tmp_path, params, 63, show=False)
+
+
 def test_each_answer_has_a_seed_of_its_own(
     checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,3 +91,5 @@ def test_how_many_nodes_a_draft_may_have() -> None:
     target itself adds to a whole draft."""
     records = Records.of([([1, 2, 3], [4, 5, 6])], 5, 97)
     assert collate(records, [[0]], 8, 0.0).max_nodes.tolist() == [[-1, -1, 4, 3, 2, -1, -1, -1]]
+    both = Records.of([([1, 2], [3]), ([], [4, 5, 6])], 5, 97)  # a text that nothing asks for
+    assert collate(both, [[0, 1]], 8, 0.0).max_nodes.tolist() == [[-1, 4, *[-1] * 6]]

@@ -78,3 +78,15 @@ def test_what_several_know(checkpoints: tuple[Path, Path]) -> None:
             both = missed[0][row, place - 1] * missed[1][row, place - 1] if place else 1.0
             expected = lesson.weight[row, place] * (0.25 + 0.75 * both)
             assert float(found[row, place]) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_the_best_chain_counts_at_temperature_0(checkpoints: tuple[Path, Path]) -> None:
+    lesson = random_lesson(checkpoints[0], 0.0)
+    models = [TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1])) for _ in range(2)]
+    with torch.no_grad():
+        for weight in models[1].parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+        chain = SmallLM(models[1], num_speculative_tokens=3)
+        each = [chain.acceptance(model, lesson) for model in models]
+        found = EarlierDrafters(models[:1], 0.3).together(chain)(models[1], lesson)
+    assert not torch.equal(*each) and torch.equal(found, torch.maximum(*each))

@@ -49,9 +49,10 @@ def test_no_json(path: Path) -> None:
     path.write_text("no json\n")
     with pytest.raises(ForetokenError, match="line 1: not JSON"):
         read_conversations(path)
-    path.write_text('[{"turns": ["a"]},\n')
-    with pytest.raises(ForetokenError, match=r"x\.jsonl: not JSON"):
-        read_conversations(path)
+    for text in ('[{"turns": ["a"]},\n', "[" * 100_000):
+        path.write_text(text)
+        with pytest.raises(ForetokenError, match=r"x\.jsonl: not JSON"):
+            read_conversations(path)
 
 
 def test_files_as_editors_leave_them(path: Path) -> None:

@@ -107,10 +107,11 @@ def test_prompts_that_it_cannot_answer(
 
 
 def test_each_block_is_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By seeds that no other text has."""
+    """By seeds that no other text has; each prompt once, where more texts are asked for."""
     seeds: list[int] = []
 
     def generate(prompts: Any, params: Any) -> Any:
+        assert sorted(prompts) == [[1], [5]]
         seeds.extend(each.seed for each in params)
         return [SimpleNamespace(token_ids=[3], error=None) for _ in prompts]
 
@@ -119,7 +120,7 @@ def test_each_block_is_drawn_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     module: Any = SimpleNamespace(native=lambda: None, facts=SimpleNamespace(vocab_size=97))
     nothing: Any = None
     prompts = Records.of([([1], [2]), ([5], [6])], 4, 97)
-    texts = DrafterTexts(module, nothing, prompts, tmp_path, SamplingParams(seed=0), 2, 4, 0.0)
+    texts = DrafterTexts(module, nothing, prompts, tmp_path, SamplingParams(seed=0), 3, 4, 0.0)
     for step in (0, 3, 4):
         texts(step)
     assert len(seeds) == 4 == len(set(seeds))

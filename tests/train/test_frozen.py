@@ -70,6 +70,24 @@ def test_long_texts_are_read_in_parts(
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+def test_batches_of_other_sizes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of more rows, one of longer ones, and one whose single tokens are many at once."""
+    records, target = written(pair.target), FrozenTarget(pair.target)
+    for layout, length in (([[0]], 12), ([[1], [0]], 12), ([[1], [0]], 16)):
+        rows = collate(records, layout, length, 0.0)
+        found = target.lesson(rows, (-1,)).hidden[-1]
+        assert torch.equal(found, FrozenTarget(pair.target).lesson(rows, (-1,)).hidden[-1])
+    monkeypatch.setattr(frozen, "_PAIRS", 1)
+    apart = target.lesson(rows, (-1,)).hidden[-1]
+    torch.testing.assert_close(apart, found, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_that_are_changed(pair: Pair) -> None:
+    rows = collate(written(pair.target), [[0]], 12, 0.0)
+    lesson = FrozenTarget(pair.target, weigh=lambda given: 0.5 * given.weight).lesson(rows, (-1,))
+    assert rows.weight.any() and torch.equal(lesson.weight, 0.5 * rows.weight)
+
+
 def test_a_target_in_half_precision_keeps_its_own(pair: Pair) -> None:
     """States and distributions of a float16 target are not rounded to the bfloat16 of a drafter's
     products; gradients are, since float16 has no place for the smallest."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +14,11 @@ from safetensors.torch import load_file
 from transformers import GPT2Config
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.models.load import load_model
 from foretoken.train.job import Job
-from foretoken.train.joint import METHOD, JointModule
-from foretoken.train.recipe import read_recipe
+from foretoken.train.joint import METHOD, JointModule, JointTraining
+from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make
 from foretoken.trainable import head_losses
 from foretoken.trainable.checkpoint import Facts
@@ -50,8 +52,13 @@ def test_the_loss_of_both(checkpoints: tuple[Path, Path]) -> None:
         expected = apart.mean() + 0.3 * goal.decay * counted_from_0  # by the paper's powers, from 1
         assert joint(lesson, goal).item() == pytest.approx(expected.item(), rel=1e-4)
         told = joint.distance(lesson).tolist()
+        counts = joint.count_held_out(lesson)
+        assert torch.equal(counts, joint.heads.count_held_out(new))
+        assert not torch.equal(counts, joint.heads.count_held_out(lesson))
     assert told == pytest.approx([apart.sum().item(), same.sum().item(), len(same)], rel=1e-4)
     assert apart.mean() > 0.001 and 0 < same.sum() < len(same)
+    own = {id(weight) for weight in joint.heads.of_vocabulary()}
+    assert own and own < {id(weight) for weight in joint.of_vocabulary()}
     groups = joint.parameter_groups()
     assert [group["factor"] for group in groups] == [1.0, 5.0]
     counts = [sum(weight.numel() for weight in group["params"]) for group in groups]
@@ -94,6 +101,26 @@ def test_heads_of_a_checkpoint_begin_as_they_are(
     saved = load_file(tmp_path / "model.safetensors")
     for name, weight in joint.heads.state_dict().items():
         assert torch.equal(weight, saved[name])
+    with pytest.raises(ForetokenError, match="hidden_size 32 and this target has 16"):
+        JointModule(dataclasses.replace(facts, hidden_size=16), str(checkpoints[0]), str(tmp_path))
+
+
+def test_both_are_read_again(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """The estimate is of the heads on the new target's states."""
+    facts, lesson = Facts.of(load_model(checkpoints[0])), random_lesson(checkpoints[0], 0.8)
+    saved, read = (JointModule(facts, str(checkpoints[0]), num_heads=1).eval() for _ in range(2))
+    with torch.no_grad():
+        for weight in saved.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+        saved.save(tmp_path, {})
+        read.read_weights(tmp_path)
+        for name, weight in read.state_dict().items():
+            assert torch.equal(weight, saved.state_dict()[name]), name
+        setting: Any = SimpleNamespace(job=SimpleNamespace(recipe=Recipe()))
+        found = JointTraining(setting).acceptance(read)(read, lesson)
+        medusa = Medusa(read.heads)
+        assert torch.equal(found, medusa.acceptance(read.heads, read.reread(lesson)))
+        assert not torch.equal(found, medusa.acceptance(read.heads, lesson))
 
 
 @pytest.mark.parametrize("tied", [False, True])

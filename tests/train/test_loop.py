@@ -16,6 +16,7 @@ from foretoken import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
 from foretoken.train import loop
+from foretoken.train.batches import Batches
 from foretoken.train.drafter import trainable
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Progress
@@ -284,3 +285,29 @@ def test_a_steps_tokens_count_alike(
     apart = train_packed(method, checkpoints[0], tmp_path / "four", rows=1, accumulation=4)
     for name, weight in together.items():
         torch.testing.assert_close(apart[name], weight, rtol=1e-5, atol=1e-5)
+
+
+def test_a_steps_loss_is_the_mean_of_its_tokens(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """As the module has it before the step."""
+    model = load_model(checkpoints[0], dtype=torch.float64, backend="plain")
+    module, target = new_module("medusa", model), FrozenTarget(model)
+    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
+    recipe = Recipe(length=16, max_tokens=8, steps=1)
+    rows = Batches.of([records], recipe, 0).batch(0)
+    before = module(target.lesson(rows, module.hidden), recipe.goal).item()
+    job = Job("medusa", str(checkpoints[0]), [], recipe, tmp_path)
+    none = torch.zeros(1, 1, 1)
+    done = train(module, target, lambda step: [records], records, lambda *given: none, job, {})
+    assert done.loss == pytest.approx(before)
+
+
+def test_gradients_that_are_not_bounded() -> None:
+    """By a bound of 0; by another one they are."""
+    clip: Any = SimpleNamespace(clip_grad_norm_=torch.nn.utils.clip_grad_norm_)
+    for most, expected in ((0.0, 5.0), (1.0, 1.0)):
+        module = torch.nn.Linear(2, 1, bias=False)
+        module.weight.grad = torch.tensor([[3.0, 4.0]])
+        loop._clip(clip, module, most, 0)
+        assert module.weight.grad.norm().item() == pytest.approx(expected, rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ def test_caches_are_as_long_as_the_recipes_texts(
     given = setting(checkpoints[0], tmp_path, Records.of([([5, 6], [7])], 4, 97))
     measure(given, given.llm.model, NOTHING)
     assert made[-1].get("max_model_len") == given.job.recipe.length < given.llm.model.max_length
+    longer = replace(given, held_out=Records.of([([5] * 60, [7])], 4, 97))
+    measure(longer, given.llm.model, NOTHING)
+    assert made[-1].get("max_model_len") == 60 + given.job.recipe.max_tokens
 
 
 def test_a_prompt_that_cannot_be_served(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

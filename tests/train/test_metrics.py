@@ -30,7 +30,7 @@ def test_lines_of_steps_that_are_done_again(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         first.log(step, {"loss": 1 / step})
     with (tmp_path / FILE).open("a") as file:
-        file.write('{"step": 4, "lo')
+        file.write('3\n{"step": 4, "lo')
     metrics(tmp_path, step=2).log(3, {"loss": 9.0})
     assert lines(tmp_path) == [
         {"step": 1, "loss": 1.0},

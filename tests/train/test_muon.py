@@ -11,7 +11,7 @@ from torch import nn
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.drafters.specdec import SpecDecModel
-from foretoken.train.muon import Muon, optimizers_for, orthogonal
+from foretoken.train.muon import Muon, alike, optimizers_for, orthogonal
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.selected_blocks import SelectedModule
@@ -103,3 +103,13 @@ def test_the_momentum_looks_ahead() -> None:
         mean = 0.95 * mean + 0.05 * gradient
         expected = orthogonal(0.05 * gradient + 0.95 * mean)
         torch.testing.assert_close((before - weight.detach()) / lr, expected, atol=2e-2, rtol=0)
+
+
+def test_matrices_of_one_shape_are_moved_together() -> None:
+    """Not those of as many numbers in another shape, nor any without a gradient."""
+    matrices = [nn.Parameter(torch.ones(shape)) for shape in ((2, 6), (3, 4), (2, 6), (2, 6))]
+    for matrix in matrices[:3]:
+        matrix.grad = torch.ones_like(matrix)
+    found = [[id(matrix) for matrix in some] for some in alike(matrices)]
+    first, second, third, _ = map(id, matrices)
+    assert found == [[first, third], [second]]

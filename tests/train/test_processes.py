@@ -19,6 +19,7 @@ from foretoken.train.data import read_conversations
 from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
 from foretoken.train.run import make
+from launches import launch
 from train.test_run import HEADS, weights
 from trainings import SMALL
 
@@ -79,16 +80,21 @@ def train_on_two(
     skewed: bool = False,
     again: Path | None = None,
     before: str = "",
+    by_torchrun: bool = False,
     **changes: Any,
 ) -> None:
-    """By torchrun, which holds the port that they meet at and ends both where one fails. again:
-    the folder of a second training by the same processes. before: lines that each runs first."""
+    """Two processes, which meet at a port that a third one holds; both are ended where one fails.
+    again: the folder of a second training by the same processes. before: lines that each runs
+    first. by_torchrun: whether that starts them, and not what does so sooner."""
     outs = [str(folder) for folder in (out, again) if folder is not None]
     names = {"tests": str(Path(__file__).parents[1]), "target": str(target), "limit": LIMIT - 30}
     about = {"prompts": str(prompts), "outs": outs, "skewed": skewed, "changes": changes}
     about["before"] = before
     child, said = out.with_suffix(".py"), out.with_suffix(".log")
     child.write_text(CHILD.format(**names, **about))
+    if not by_torchrun:
+        assert launch(child, said, 2, LIMIT) == 0, said.read_text()[-4000:]
+        return
     local = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2")
     command = [sys.executable, "-m", "torch.distributed.run", *local, str(child)]
     with said.open("w") as log:
@@ -114,7 +120,7 @@ def test_two_processes_learn_what_one_does(
     one says."""
     changes: dict[str, Any] = {"method": method, "steps": 6, "evaluate_every": 4}
     train(checkpoints[0], prompts, tmp_path / "one", accumulation=2, **changes)
-    changes |= {"every": 0.05, "skewed": True}
+    changes |= {"every": 0.05, "skewed": True, "by_torchrun": True}
     train_on_two(checkpoints[0], prompts, tmp_path / "two", **changes)
     one, two = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert one.keys() == two.keys()

@@ -169,13 +169,17 @@ class Tokenizer:
         self.killed()
 
 
-def test_what_a_killed_process_leaves_is_no_model(tmp_path: Path) -> None:
+def test_what_a_killed_process_leaves_is_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The configuration comes last; what ends with an error leaves nothing."""
-    out, seen = tmp_path / "out", list[bool]()
+    out, seen, moved = tmp_path / "out", list[bool](), list[str]()
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", lambda file, to: moved.append(to.name) or rename(file, to))
     out.mkdir()
     write(model_of(), Tokenizer(lambda: seen.append((out / "config.json").exists())), out)
     written = sorted(file.name for file in out.iterdir())
-    assert seen == [False]
+    assert seen == [False] and moved[-1] == "config.json" and len(moved) == 4
     assert written == [
         "config.json",
         "generation_config.json",

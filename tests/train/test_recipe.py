@@ -9,6 +9,7 @@ import pytest
 
 from foretoken import ForetokenError
 from foretoken.train.recipe import Recipe, read_recipe, recipes
+from foretoken.trainable.losses import exponential
 
 
 def test_every_recipe_can_be_read() -> None:
@@ -17,6 +18,7 @@ def test_every_recipe_can_be_read() -> None:
     for name in recipes():
         assert read_recipe(name).goal.weights
     assert read_recipe("medusa", {"lr": "5e-4"}).lr == 5e-4  # what YAML makes of --set lr=5e-4
+    assert read_recipe("medusa", {"gamma": 4.0}).goal.decay == exponential(4.0)
 
 
 def test_settings_that_are_not_there() -> None:

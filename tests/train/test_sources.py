@@ -63,9 +63,11 @@ def test_answers_that_loop_are_left_out(checkpoints: tuple[Path, Path], tmp_path
 
 
 def test_held_out_texts_without_prompts(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
-    """The target goes on from the first half of each, as much as there is room for."""
+    """The target goes on from the first half of each, as much as there is room for; a prompt that
+    leaves none is left out."""
     llm, target = LLM(str(checkpoints[0])), checkpoints[0]
-    held = Records.of([([], [5, 6, 7, 8]), ([], [9]), ([], [*range(90)]), ([3], [4])], 4, 97)
+    texts = [([], [5, 6, 7, 8]), ([], [9]), ([], [*range(90)]), ([3], [4]), ([3] * 33, [4])]
+    held = Records.of(texts, 4, 97)
     found = answered(llm, held, small_lm_job(target, tmp_path, length=40, max_tokens=8))
     prompts = [found.prompt(i) for i in range(len(found))]
     assert prompts == [[5, 6], [*range(32)], [3]]
@@ -140,3 +142,16 @@ def test_drafters_that_cannot_learn_from_themselves(
     recipe = read_recipe("medusa", {**SMALL, "shape": {"num_heads": 1}})
     with pytest.raises(ForetokenError, match="can't write texts by itself"):
         make(Job("medusa", str(checkpoints[0]), PROMPTS, recipe, tmp_path / "b", source="drafter"))
+
+
+def test_sources_that_are_named_twice(tmp_path: Path) -> None:
+    """Count once; what estimates are made on comes first, and 0 is a temperature."""
+    assert source_names("target+fixed+target") == ["target", "fixed"]
+    assert sources._read(small_lm_job(tmp_path, tmp_path, "fixed+target@0")) == [
+        "target",
+        "fixed",
+        "target@0",
+    ]
+    warm = small_lm_job(tmp_path, tmp_path, temperature=1.5)
+    assert sources.sampling(warm).temperature == 1.5
+    assert sources.sampling(warm, 0.0).temperature == 0

@@ -64,6 +64,26 @@ def test_learned_from_as_from_the_target(
     assert held_out < len(passes) - held_out <= held_out + 2 and files[1].exists()
 
 
+def test_states_of_several_files() -> None:
+    """Each token's own; 0 where there is padding."""
+    nothing: Any = None
+    files = [{-1: torch.arange(6.0).view(3, 2)}, {-1: torch.arange(6.0, 14.0).view(4, 2)}]
+    states = module.StoredStates(nothing, [0, 3], files)
+    found = states._read(torch.tensor([[0, 4, -1], [6, 2, -1]]), -1)
+    assert found.tolist() == [[[0, 1], [8, 9], [0, 0]], [[12, 13], [4, 5], [0, 0]]]
+
+
+def test_states_in_another_precision(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    records = Records.of([([1, 2], [3, 4])], 60, 97)
+    one, two = (
+        FrozenTarget(load_model(checkpoints[0], dtype=dtype, backend="plain"))
+        for dtype in (torch.float32, torch.float64)
+    )
+    module.stored_states(one, records, (-1,), tmp_path, show=False)
+    with pytest.raises(ForetokenError, match="another target or precision"):
+        module.stored_states(two, records, (-1,), tmp_path, show=False)
+
+
 def test_each_process_writes_its_share(
     checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

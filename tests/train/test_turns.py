@@ -70,7 +70,10 @@ def test_an_end_that_the_template_does_not_write(llm: LLM) -> None:
 
 
 def test_every_turn_of_the_assistant(two_ends: LLM) -> None:
-    """Each with all that was said before it; a greeting is no answer."""
+    """Each with all that was said before it; a greeting is no answer, whoever asks for one."""
+    for role in ("system", "developer"):
+        greeted = conversation(said(role, "Be kind."), said("assistant", "Hello."))
+        assert not len(fixed(two_ends, [greeted], 512))
     turns = [
         said("assistant", "Hello."),
         said("user", "One"),
@@ -164,7 +167,11 @@ def test_what_is_left_out(two_ends: LLM, caplog: pytest.LogCaptureFixture) -> No
     given = [conversation(*turns), conversation(said("user", "a"), call)]
     with caplog.at_level(logging.WARNING):
         assert not len(fixed(two_ends, given, 40))
-    assert "1 answers are left out: what is before them has 40 tokens or more" in caplog.text
+        size = len(two_ends.chat_prompt(turns[:1]))
+        assert not len(fixed(two_ends, given[:1], size))
+    for count in (40, size):
+        told = f"1 answers are left out: what is before them has {count} tokens or more"
+        assert told in caplog.text
     assert "1 answers are left out: the chat template writes them in another way" in caplog.text
 
 
@@ -192,6 +199,12 @@ def test_tokens_beyond_the_models(two_ends: LLM, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("foretoken.train.turns._answers", lambda *_: [([1], [70_000])])
     records = fixed(two_ends, [conversation(said("user", "a"))], 512)
     assert records.answer(0) == [70_000]
+
+
+def test_answers_of_nothing(two_ends: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As empty raw texts without an end: there is nothing to learn."""
+    monkeypatch.setattr("foretoken.train.turns._answers", lambda *_: [([1], []), ([1], [2])])
+    assert len(fixed(two_ends, [conversation(said("user", "a"))], 512)) == 1
 
 
 def test_raw_texts(two_ends: LLM) -> None:
@@ -263,6 +276,14 @@ def test_how_a_call_ends(two_ends: LLM, monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(two_ends.engine, "eos_ids", frozenset(ends))
         records = fixed(two_ends, [conversation(said("user", "One"), call)], 512)
         assert records.answer(0) == ids(two_ends, f"<call>look</call>{learned}")
+
+
+def test_a_call_goes_on_to_its_last_end(two_ends: LLM) -> None:
+    call = said("assistant", None, tool_calls=[{"function": {"name": "look"}}])
+    tokenizer: Any = two_ends.tokenizer
+    tokenizer.chat_template = TEMPLATE.replace("</call>", "</call><|im_end|>")
+    records = fixed(two_ends, [conversation(said("user", "One"), call)], 512)
+    assert records.answer(0) == ids(two_ends, "<call>look</call><|im_end|><|im_end|>")
 
 
 def test_a_raw_text_begins_as_a_prompt_does(two_ends: LLM) -> None:

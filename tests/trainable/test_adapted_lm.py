@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from foretoken.models.load import load_model
 from foretoken.trainable.adapted_lm import AdaptedLM
@@ -40,6 +41,8 @@ def test_a_checkpoint_has_the_adapters_in_its_weights(
         wanted = module.states(lesson)
         assert not torch.allclose(wanted, before)
         module.save(tmp_path, {})
+        names = load_file(tmp_path / "model.safetensors").keys()
+        assert names == load_file(target / "model.safetensors").keys()
         saved = TrainedLM(facts, model=str(tmp_path)).eval()
         torch.testing.assert_close(saved.states(lesson), wanted)
         module.read_weights(tmp_path)

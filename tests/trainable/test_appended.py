@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -15,6 +16,7 @@ from foretoken.testing import Pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable import appended
 from foretoken.trainable.appended import block_ranks, draw_places
 from foretoken.trainable.losses import DIVERGENCES, Objective
 from foretoken.tree import DraftTree, Kind, chains
@@ -69,8 +71,11 @@ def test_the_loss_by_hand(small: Pair, records: Records) -> None:
     assert (module.embeddings.grad.abs().sum(-1) > 0).all()
 
 
-def test_predictions_end_with_their_text(small: Pair, records: Records) -> None:
-    """A block at the end of one predicts nothing of the next one in its row, nor after the row."""
+def test_predictions_end_with_their_text(
+    small: Pair, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block at the end of one predicts nothing of the next one in its row, nor after the row; one
+    that nobody wants predicts nothing, however many run at once."""
     module, frozen = seeded(PassTokens, small, num_tokens=3), FrozenTarget(small.target)
     lesson = frozen.lesson(collate(records, [[0, 1]], 44, 0.25), (-1,))
     everywhere = torch.ones_like(lesson.tokens, dtype=torch.bool)
@@ -81,6 +86,11 @@ def test_predictions_end_with_their_text(small: Pair, records: Records) -> None:
         for i, goal in enumerate(range(place + 2, place + 5)):
             inside = goal < 44 and owner[goal] == owner[place]
             assert (ranks[place, i] < 23) == inside
+    monkeypatch.setattr(appended, "_PLACES", 10)
+    wanted = everywhere & (torch.arange(44) % 7 == 5)
+    found = block_ranks(lesson, wanted, states, 2, 3, lesson.head)[0]
+    assert torch.equal(found[wanted[0]], ranks[wanted[0]])
+    assert (found[~wanted[0]] == 1 << 30).all()
 
 
 def test_places_are_drawn_where_something_follows(small: Pair, records: Records) -> None:
@@ -88,6 +98,11 @@ def test_places_are_drawn_where_something_follows(small: Pair, records: Records)
     rows = collate(records, [[0, 1], [2, 3]], 44, 0.25)
     lesson = FrozenTarget(small.target).lesson(rows, (-1,))
     assert draw_places(lesson, 42, 2).sort(1).values.tolist() == [[*range(42)]] * 2
+    lesson = replace(lesson, weight=(lesson.tokens % 5 == 0).float())
+    for first in (1, 2):
+        counts = lesson.weight[:, first:] > 0
+        drawn = draw_places(lesson, int(counts.sum(1).min()), first)
+        assert counts.gather(1, drawn).all()
 
 
 @pytest.mark.parametrize("kind", ["native", "adapter"])

@@ -31,6 +31,9 @@ def test_checkpoints(small: Pair, tmp_path: Path) -> None:
     heads.save(tmp_path / "a", {"target_name": "tiny"})
     read = MedusaHeads.load(tmp_path / "a", access)
     assert read.notes == heads.notes and read.shape == heads.shape
+    assert not read.training and not any(weight.requires_grad for weight in read.parameters())
+    with pytest.raises(ForetokenError, match="doesn't hold the tensors"):
+        heads_for(small, num_heads=1).check_weights(tmp_path / "a")
     for name, weight in heads.state_dict().items():
         assert torch.equal(read.state_dict()[name], weight)
     assert {"0.0.linear.weight", "0.0.linear.bias", "1.1.weight"} <= set(heads.state_dict())

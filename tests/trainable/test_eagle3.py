@@ -74,3 +74,10 @@ def test_what_is_normed_already_goes_to_the_head_as_it_is(small: Pair) -> None:
     for norms in ([], ["norm_output"]):
         module = seeded(Eagle3Module, small, norms=norms)
         assert torch.equal(module.normed(outputs), outputs) == bool(norms)
+
+
+def test_a_new_module_begins_with_the_last_captured_state(small: Pair) -> None:
+    module = seeded(Eagle3Module, small, capture=[2, 0, 1])
+    module.copy_from(FrozenTarget(small.target))
+    hidden = {layer: torch.randn(2, 32).double() for layer in range(3)}
+    assert torch.equal(module.features(hidden), hidden[1])

@@ -191,6 +191,37 @@ def test_forbidden_tokens_do_no_harm() -> None:
         assert drafter.grad is not None and drafter.grad.isfinite().all(), name
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_tokens_that_neither_gives(name: str) -> None:
+    """Are as if there were none."""
+    drafter, target = logits(3, 7), logits(3, 7, seed=1)
+    drafter[:, 2] = target[:, 2] = -torch.inf
+    others = [0, 1, 3, 4, 5, 6]
+    found = DIVERGENCES[name](drafter, target)
+    torch.testing.assert_close(found, DIVERGENCES[name](drafter[:, others], target[:, others]))
+
+
+def test_a_drafter_that_is_always_rejected() -> None:
+    """Its loss is a number."""
+    nothing = -torch.inf
+    drafter, target = torch.tensor([0.0, nothing]), torch.tensor([nothing, 0.0])
+    assert float(DIVERGENCES["nla"](drafter, target)) == pytest.approx(-math.log(1e-12))
+
+
+def test_what_is_drawn_too_seldom_is_always_kept() -> None:
+    """The chance of a token is at most 1."""
+    drafter, target = logits(1, 7), logits(1, 7, seed=1)
+    found = drawn_chance(drafter.expand(7, -1), target.expand(7, -1), torch.arange(7), 0.8)
+    q, p = ((x / 0.8).softmax(-1)[0] for x in (drafter, target))
+    torch.testing.assert_close(found, (q / p).clamp(max=1))
+    assert 0 < int((found == 1).sum()) < 7
+
+
+def test_a_divergence_without_weight_reads_nothing() -> None:
+    assert not Objective({NLL: 1.0, "kl_div": 0.0}).reads_target
+    assert Objective({NLL: 1.0, "kl_div": 0.1}).reads_target
+
+
 def test_mixtures() -> None:
     """Weighted by name; the text's own tokens need no target."""
     drafter, target, tokens = logits(3, 6), logits(3, 6, seed=1), torch.tensor([1, 4, 2])

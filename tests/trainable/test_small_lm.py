@@ -39,6 +39,12 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
     chances = drafter.token_acceptance(dataclasses.replace(lesson, temperature=0.0))
     right = drafter.lm(lesson.tokens[:1, :20]).logits[0].argmax(-1)[:-1] == lesson.tokens[0, 1:20]
     assert torch.equal(chances[0, :19].bool(), right) and not chances[:, [19, 39]].any()
+    others = lesson.records.clone()
+    others[:, 20:] = -1  # padding
+    whole = drafter.token_acceptance(lesson)
+    alone = drafter.token_acceptance(dataclasses.replace(lesson, records=others))
+    assert (whole[:, :39] > 0).sum() == 2 * 38 and not whole[:, 19].any()
+    assert (alone[:, :19] > 0).all() and not alone[:, 19:].any()
 
 
 def test_the_loss_by_hand(checkpoints: tuple[Path, Path]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.bench.measure import costs
 from foretoken.testing import Pair
 from foretoken.testing.checks import PROMPTS
 from foretoken.tune.options import Candidate, Tuner, tune
@@ -17,6 +18,12 @@ from foretoken.tune.options import Candidate, Tuner, tune
 SHORT = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 CONFIG = {"method": "pld", "prompt_lookup_max": 2}
 THRESHOLD = "assistant_confidence_threshold"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How fast memory is read has a test of its own, and decides nothing here."""
+    monkeypatch.setattr(costs, "_ARRAY_BYTES", 2**16)
 
 
 def test_the_fastest_that_was_timed(pair: Pair) -> None:

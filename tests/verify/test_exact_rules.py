@@ -39,7 +39,7 @@ CELLS = [
 def test_the_distribution_is_the_targets(
     rule: Verifier, kind: Kind, parents: tuple[int, ...], vocab: int
 ) -> None:
-    """50 pairs of tables a shape, to 1e-12."""
+    """25 pairs of tables a shape, to 1e-12."""
     assert off(rule, Shape.of(kind, *parents), vocab) <= 1e-12
 
 

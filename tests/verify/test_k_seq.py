@@ -18,7 +18,7 @@ from rule_tables import DRAWN, PAIRS, tables
 @pytest.mark.parametrize(("count", "vocab"), [(2, 3), (2, 5), (3, 3), (4, 2)])
 def test_k_seq_against_the_optimum(count: int, vocab: int) -> None:
     """Between 1 - 1/e of the optimal transport and all of it; that is above recursive rejection."""
-    p, q = tables(vocab, 1)
+    p, q = tables(vocab, 1, 50)
     shape = Shape.of(DRAWN, *([0] * count))
     rules = (OptimalTransport(), KSeq(), MultiCandidate())
     best, ours, simple = (rule_distribution(rule, shape, p, q).accepted for rule in rules)

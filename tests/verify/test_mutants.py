@@ -33,7 +33,7 @@ def distribution_holds(
         pair(),
         SamplingParams(),
         len(branches) + 1,
-        rows=1,
+        rows=256,
         steps=1,
         budget=sum(branches) + branches[0] * (len(branches) - 1),
     )

@@ -142,6 +142,9 @@ def test_a_file_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     hub = Hub(tmp_path / "hub", {name: b"y" for name in names}).use(monkeypatch)
     assert fetch("org/name", names[1]) == tmp_path / "hub" / "org" / "name" / names[1]
     assert hub.asked == names
+    listed = Hub(tmp_path / "other", {name: b"y" for name in names[::-1]}).use(monkeypatch)
+    assert fetch("org/name", names[1]).name == Path(names[1]).name and listed.asked == names
+    hub.use(monkeypatch)
     del hub.files[names[0]]
     with pytest.raises(ForetokenError, match=f"org/name has no {names[0]}, one of a model's 2"):
         fetch("org/name", names[1])
@@ -185,6 +188,8 @@ def test_a_known_model_is_one_file() -> None:
     """So it has no other; it is not said to be unknown."""
     with pytest.raises(ForetokenError, match=f"{NAME} is one GGUF file; leave --gguf-file out"):
         fetch(NAME, "a.gguf")
+    with pytest.raises(ForetokenError, match=r"There is no model 'org/name/a\.gguf' to fetch"):
+        fetch("org/name/a.gguf", "b.gguf")
 
 
 def test_no_connection() -> None:
@@ -211,6 +216,9 @@ def test_what_was_fetched_is_found_without_a_connection(
     folder = fetch("org/name")
     assert folder.name == "abc"
     assert Path(snapshot_download("org/name", local_files_only=True)) == folder.resolve()
+    Cached(hub, {"x/a.gguf": b"y"}).use(monkeypatch)
+    folder = fetch("org/other/x/a.gguf").parents[1]
+    assert Path(snapshot_download("org/other", local_files_only=True)) == folder.resolve()
 
 
 def test_the_mask_of_a_drafter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

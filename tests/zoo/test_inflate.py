@@ -95,7 +95,13 @@ def test_shards_and_half_precision(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     small = tiny(tmp_path / "small", True)
     shape = Shape(64, 3, 4, 2, 96, 160, 16)
     compare(small, inflate(small, tmp_path / "large", shape), 120)
-    assert (tmp_path / "large" / "model.safetensors.index.json").exists()
+    index = json.loads((tmp_path / "large" / "model.safetensors.index.json").read_text())
+    files = {path.name for path in (tmp_path / "large").glob("*.safetensors")}
+    assert files == {*index["weight_map"].values()}
+    numbers = parameters_read(shape) + shape.vocab * shape.hidden
+    assert (
+        index["metadata"]["total_size"] == 4 * numbers and len({*index["weight_map"].values()}) > 1
+    )
     half = inflate(small, tmp_path / "half", shape, dtype=torch.float16)
     logits = load(half)(torch.arange(5, 25)[None]).logits
     assert logits.isfinite().all() and logits[..., 120:].max() < -50
@@ -112,6 +118,21 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
         inflate(small, tmp_path / "x", Shape(48, 2, 4, 2, 96, 160, 16))
     with pytest.raises(ValueError, match="shape '2b'"):
         inflate(small, tmp_path / "x", "2b")
+    with pytest.raises(ValueError, match="head width 24 is not a multiple of 16"):
+        inflate(small, tmp_path / "x", Shape(96, 2, 4, 2, 96, 160, 24))
+    config = json.loads((small / "config.json").read_text())
+    for change, said in (
+        ({"attention_bias": True}, "without biases"),
+        ({"mlp_bias": True}, "without biases"),
+        ({"model_type": "qwen2"}, "not 'qwen2'"),
+    ):
+        (small / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(ValueError, match=said):
+            inflate(small, tmp_path / "x", Shape(64, 3, 4, 2, 96, 160, 16))
+    (small / "config.json").write_text(json.dumps(config))
+    (small / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match=r"no \.safetensors files"):
+        inflate(small, tmp_path / "x", Shape(64, 3, 4, 2, 96, 160, 16))
 
 
 @pytest.mark.parametrize("name", ["mini", "mini-draft"])
@@ -177,3 +198,17 @@ def test_what_a_killed_process_leaves_is_no_model(
     monkeypatch.setattr("foretoken.zoo.inflate.shutil.copy", noting)
     inflate(source, out, Shape(64, 3, 4, 2, 96, 120, 16))
     assert there and not any(there) and (out / "config.json").is_file()
+
+
+def test_what_is_added_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    """The same seed adds the same numbers, another one others; the norms' epsilon is scaled with
+    the mean that it is added to."""
+    small, shape = tiny(tmp_path / "small", tied=True), Shape(64, 2, 4, 2, 80, 120, 16)
+    folders = [
+        inflate(small, tmp_path / str(place), shape, seed=seed)
+        for place, seed in enumerate((5, 5, 6))
+    ]
+    one, again, other = ((folder / "model.safetensors").read_bytes() for folder in folders)
+    assert one == again != other
+    before, after = (json.loads((p / "config.json").read_text()) for p in (small, folders[0]))
+    assert after["rms_norm_eps"] == pytest.approx(before["rms_norm_eps"] * 48 / 64)

@@ -41,3 +41,16 @@ def test_drafters_that_have_no_shape() -> None:
             proportional(draft | change, target, SHAPES["135m"])
     with pytest.raises(ForetokenError, match="of a gpt2 model has no num_attention_heads"):
         proportional(draft, {"model_type": "gpt2", "n_embd": 64}, SHAPES["135m"])
+
+
+def test_a_drafter_has_no_fewer_layers_than_before() -> None:
+    """Also where the shape has fewer than its target."""
+    draft, target = (
+        json.loads((zoo.path(n) / "config.json").read_text()) for n in ("mini-draft", "mini")
+    )
+    deep, shape = target | {"num_hidden_layers": 60}, SHAPES["1.1b"]
+    assert proportional(draft, deep, shape).layers == Shape.of(draft).layers
+    assert (
+        Shape.of({k: v for k, v in target.items() if k != "num_key_value_heads"}).kv_heads
+        == (target["num_attention_heads"])
+    )

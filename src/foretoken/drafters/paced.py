@@ -94,8 +94,9 @@ class Paced(BaseDrafter):
         def ask(slot: int, tree: PacedTree) -> Two:
             frontier = growing.at(slot, tree)
             logits = self._lm.level([sequence], frontier)
-            top = fold(logits, [view], frontier.contexts).probs[0, 0].topk(2)
-            shares = top.values.nan_to_num(0.0).tolist()
+            folded = fold(logits, [view], frontier.contexts)
+            top = folded.probs[0, 0].topk(2)
+            shares = (top.values * ~folded.bad[0, 0]).tolist()  # no distribution, no confidence
             return Two(tuple(top.indices.tolist()), tuple(shares))
 
         tree = paced(ask, most, self._fallback.threshold(sequence))

@@ -28,7 +28,6 @@ from foretoken.access import Access, Wants
 from foretoken.drafters.shared.depth import draft_depth
 from foretoken.drafters.shared.prompt_trees import PromptTree, PromptTrees
 from foretoken.draws import Draws
-from foretoken.errors import ForetokenError
 from foretoken.errors.values import check_range
 from foretoken.protocols import BaseDrafter, Step
 from foretoken.sampling.sequence import Sequence
@@ -94,8 +93,6 @@ class ParallelPrompt(BaseDrafter):
     def __post_init__(self) -> None:
         check_range(1, MOST_NODES, tree_nodes=self.tree_nodes)
         ParallelPromptTokens.check_source(self.model)
-        if self.tree_nodes < 1:
-            raise ForetokenError(f"tree_nodes is {self.tree_nodes}; it must be at least 1.")
 
     @property
     def nodes(self) -> int:

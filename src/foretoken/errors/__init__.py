@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import threading
@@ -13,6 +14,7 @@ _SHOWN = 80  # characters of a value that a sentence can carry
 _LINE = 240  # of what another library says
 _NAMES = 250  # of a list of names
 _NEAREST = 12  # names of a longer list
+_FRAMES = 20  # of a traceback, the last ones
 _ENDLESS = re.compile(r"(\S{250})\S{500,}(\S{250})")
 _CLASS, _ADDRESS = re.compile(r"<class '([\w.]+)'>"), re.compile(r" at 0x[0-9a-f]+")
 
@@ -32,8 +34,9 @@ class Overloaded(ForetokenError):
 def described(what: str, error: BaseException) -> ForetokenError:
     """That `what` raised this error, in one sentence; one that is fit to be shown stays.
 
-    Call it where the error was caught: the error is kept as the cause, and its traceback lets go of
-    the caller's frame and of the values in those under it, a pass's logits for one.
+    Call it where the error was caught: the error is kept as the cause, and of its traceback the
+    text, as a note, from which on its frames and the values in them are let go, a pass's logits for
+    one.
     """
     if isinstance(error, ForetokenError):
         return error
@@ -41,11 +44,30 @@ def described(what: str, error: BaseException) -> ForetokenError:
     told = ForetokenError(
         f"{what} raised {type(error).__name__}: {_fit(lines[0] if lines else '–')}"
     )
-    caught = error.__traceback__
-    error.__traceback__ = caught.tb_next if caught else None
-    traceback.clear_frames(error.__traceback__)
+    _let_go(error)
     told.__cause__ = error
     return told
+
+
+def _let_go(error: BaseException) -> None:
+    """Put a note in the place of an error's frames: a frame keeps its values, and the frames of all
+    its callers with theirs, also once they have returned."""
+    caught = error.__traceback__
+    under = caught.tb_next if caught else None
+    with contextlib.suppress(Exception):  # a class may have notes of its own kind
+        note = "".join(traceback.format_tb(under, -_FRAMES)).rstrip()
+        if note and note not in getattr(error, "__notes__", ()):  # one object may be raised again
+            error.add_note(note)
+    error.__traceback__ = None
+    frames = {frame for frame, _ in traceback.walk_tb(under)}
+    todo = [error.__cause__, error.__context__]
+    while todo:
+        each = todo.pop()
+        # What was raised above is somebody else's, who may be handling it.
+        if each is not None and each.__traceback__ and each.__traceback__.tb_frame in frames:
+            frames.update(frame for frame, _ in traceback.walk_tb(each.__traceback__))
+            each.__traceback__ = None
+            todo += [each.__cause__, each.__context__]
 
 
 def one_line(error: Exception) -> str:

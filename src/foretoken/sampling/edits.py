@@ -50,8 +50,10 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tupl
         _static_edits(row, params)
         if paths is None or not params.reads_context:
             continue
-        _forbid_words(row, sequence, path)
-        _minimum_length(row, sequence, path)
+        if params.bad_words:
+            _forbid_words(row, sequence, path)
+        if params.min_tokens:
+            _minimum_length(row, sequence, path)
         for process in [*params.logits_processors, *stateful(sequence)]:
             raised = _user_processor(row, sequence, path, process)
             errors |= {(b, m): reason for m, reason in raised.items() if (b, m) not in errors}
@@ -137,8 +139,9 @@ def _penalise(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
         rate = params.repetition_penalty
         repeated = seen_prompt | (counts > 0)
         row.copy_(torch.where(repeated, torch.where(row > 0, row / rate, row * rate), row))
-    present = (counts > 0).to(row.dtype)
-    row -= params.frequency_penalty * counts + params.presence_penalty * present
+    if params.frequency_penalty or params.presence_penalty:
+        present = (counts > 0).to(row.dtype)
+        row -= params.frequency_penalty * counts + params.presence_penalty * present
 
 
 def _update_counts(sequence: Sequence, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:

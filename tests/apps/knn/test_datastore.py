@@ -66,7 +66,9 @@ def test_files(neighbours: Neighbours, tmp_path: Path) -> None:
     again = Neighbours.load(tmp_path / "store")
     assert (again.keys == neighbours.keys).all() and (again.tokens == neighbours.tokens).all()
     (tmp_path / "wrong").write_bytes((tmp_path / "store").read_bytes()[:1000])
-    for path in (tmp_path / "wrong", tmp_path / "none"):
+    objects = np.array([[1.0]], dtype=object)  # pickled, so that code could be in it
+    np.savez(tmp_path / "objects.npz", keys=objects, tokens=[1])
+    for path in (tmp_path / "wrong", tmp_path / "none", tmp_path / "objects.npz"):
         with pytest.raises(ForetokenError, match="can't be read as a datastore"):
             Neighbours.load(path)
 
@@ -96,3 +98,8 @@ def test_what_is_no_datastore(pair: Pair) -> None:
         Neighbours.build(pair.target, [[1], []])
     with pytest.raises(ForetokenError, match="window is 1000"):
         Neighbours.build(pair.target, [[1, 2]], window=1000)
+
+
+def test_of_equal_entries_the_lowest_ids() -> None:
+    ids, _ = Neighbours(np.ones((1000, 4)), np.arange(1000)).search(np.ones((1, 4)), 5)
+    assert ids[0].tolist() == [0, 1, 2, 3, 4]

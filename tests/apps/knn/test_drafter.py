@@ -59,7 +59,8 @@ def test_a_guess_is_right_where_the_cache_has_all(knn: KnnModel) -> None:
     """Drawn with the places' own noise: as often as at temperature 0, which is always."""
     for name in ("greedy", "seeded"):
         params = replace(SETTINGS[name], max_tokens=12)
-        with speculating(knn, speculation_stride=4, following=10**6, cached=10**6) as llm:
+        every = len(knn.neighbours)
+        with speculating(knn, speculation_stride=4, following=every, cached=every) as llm:
             ids(llm, PROMPTS[:1], params)
             early = llm.stats.drafted - llm.stats.accepted
         with speculating(knn, speculation_stride=4, following=0, cached=24) as llm:
@@ -189,3 +190,21 @@ def test_a_rule_that_draws_again_is_refused(pair: Pair, knn: KnnModel) -> None:
     ) as llm:
         ids(llm, PROMPTS, SETTINGS["seeded"])
         assert llm.stats.accepted > 0
+
+
+def test_a_text_may_fill_the_context(knn: KnnModel) -> None:
+    """No guess goes beyond its end."""
+    params = replace(SETTINGS["greedy"], max_tokens=None)
+    config = {"method": CachedNeighbours(knn, speculation_stride=8)}
+    with LLM(knn.lm, max_model_len=24) as plain:
+        expected = ids(plain, PROMPTS, params)
+    with LLM(knn.lm, max_model_len=24, speculative_config=config) as llm:
+        assert ids(llm, PROMPTS, params) == expected
+        assert llm.stats.drafted > 0 and len(expected[0]) > 16
+
+
+def test_however_many_entries_may_follow(knn: KnnModel) -> None:
+    """There are no more than the datastore has, and no memory is asked for more."""
+    memory = _Memory(knn.neighbours, FixedStride(1))
+    memory.insert([np.array([4])], 10**15, 10**15)
+    assert memory.ids.tolist() == list(range(4, len(knn.neighbours)))

@@ -57,6 +57,9 @@ def test_candidates_are_ordered_exactly(library: None, corpus: list[str], dense:
 
 
 def test_more_documents_than_candidates(library: None, corpus: list[str]) -> None:
+    """More than there are is no more than all of them."""
+    few = Hnsw(corpus[:6], embed, ef=10)
+    assert sorted(few.search([few.encode("a")], 99)[0]) == [1, 3, 5]
     hnsw = Hnsw(corpus, embed, ef=10)
     with pytest.raises(ForetokenError, match="11 documents are wanted of a search and ef is 10"):
         hnsw.search([hnsw.encode("a")], 11)

@@ -14,7 +14,7 @@ from foretoken.bench.measure import costs
 from foretoken.models.load import wrapped
 from foretoken.models.native import backends
 from foretoken.models.native.build import build_native
-from foretoken.testing import Pair, tiny_transformers
+from foretoken.testing import Pair, native, tiny_transformers
 
 CPU = torch.device("cpu")
 
@@ -197,3 +197,35 @@ def test_caches_are_filled_first(
     monkeypatch.setattr(costs, "perf_counter", lambda: now)
     case.warm(costs.WARM)
     assert widths == [1] * passes
+
+
+def test_the_shortest_context_decides(pair: Pair) -> None:
+    """The draft model's, where that is the shorter one."""
+    short = native(tiny_transformers(layers=1, max_length=100))
+    llm = LLM(pair.target, speculative_config={"method": "sps", "model": short})
+    assert costs.Meter(llm, {"sps": llm}, context=10_000).context == 100 - 65
+
+
+def test_a_draft_model_is_not_warmed_up_like_a_target(
+    methods: dict[str, LLM], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In decoding the target's passes come between its own."""
+    llm, warmed = methods["sps"], dict[int, int]()
+    meter = costs.Meter(llm, {"sps": llm}, context=8)
+
+    def noted(case: Any, passes: int) -> None:
+        warmed[id(case.model)] = passes
+
+    monkeypatch.setattr(costs._PassTimes, "warm", noted)
+    meter.round()
+    draft = costs.draft_model(llm.engine.drafter)
+    assert warmed == {id(llm.model): costs.WARM, id(draft): 1}
+
+
+def test_a_model_of_other_passes_does_not_draft_for_nothing(
+    methods: dict[str, LLM], pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it makes more or fewer of them than one a token, what drafting costs is not known."""
+    llm = methods["pld"]
+    monkeypatch.setattr(type(llm.engine.drafter), "small_models", [pair.draft])
+    assert costs.measure_costs(llm, {"mine": llm}, context=8, repeats=1)["drafts"] == {}

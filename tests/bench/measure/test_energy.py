@@ -33,3 +33,12 @@ def test_energy_adds_packages_and_survives_a_wrap(tmp_path: Path) -> None:
 def test_no_counter_is_no_energy(tmp_path: Path) -> None:
     """Without one the number is None."""
     assert Energy(torch.device("cpu"), tmp_path).joules() is None
+
+
+def test_only_what_came_after_the_reset_counts(tmp_path: Path) -> None:
+    counters(tmp_path, 100_000)
+    energy = Energy(torch.device("cpu"), tmp_path)
+    counters(tmp_path, 400_000)
+    energy.reset()
+    counters(tmp_path, 450_000)
+    assert energy.joules() == pytest.approx(0.05)

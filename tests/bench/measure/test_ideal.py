@@ -255,3 +255,33 @@ def test_predicted_crossover() -> None:
         "up_to": 1,
         "predicted": False,
     }
+
+
+def test_each_sequence_has_keys_and_values_of_its_own() -> None:
+    """Weights are read once for a batch, the cache of either model once for each sequence."""
+    part = run("sps", 3.0, {"4": 10}, batch_size=4)
+    found = ideal.ideal(part, PLAIN, COSTS, "sps", 4)
+    assert found["from_bytes"] == pytest.approx(3.0 * 1400 / (1400 + 4 * 130))
+
+
+def test_plain_decoding_of_the_same_batch_size_counts() -> None:
+    """Whose engine may do more work around a pass; and a task of the method alone has no ideal."""
+    busy = {"draft": 0.0, "verify": 8.0, "other": 8.0}
+    plains = [PLAIN, run("autoregressive", 1.0, {"0": 9}, batch_size=4, ms_per_step=busy)]
+    by_task = {"qa": run("", 2.0, {"4": 9})}
+    part = run("pld", 2.0, {"4": 10}, batch_size=4, by_task=by_task)
+    ideal.add_ideals(results(*plains, part))
+    assert part["ideal"]["from_pass_costs"] == pytest.approx(2.0 * 40 / (60 + 20))
+    assert by_task["qa"]["ideal"] is None
+
+
+def test_each_temperature_has_its_own_crossover() -> None:
+    """And what drafting costs must be known, where other batch sizes are predicted."""
+    runs = [
+        run("pld", 2.0, {"4": 9}, batch_size=size, temperature=temperature, speedup=speed)
+        for temperature, speeds in ((0.0, (1.5, 0.5)), (1.0, (0.9, 0.8)))
+        for size, speed in zip((1, 4), speeds, strict=True)
+    ]
+    found = ideal.crossovers([PLAIN, *runs], None)
+    assert [(one["temperature"], one["batch_size"]) for one in found] == [(0.0, 2.5), (1.0, 1.0)]
+    assert ideal.crossovers([PLAIN, run("layers", 2.0, {"4": 9})], COSTS) == []

@@ -66,3 +66,14 @@ def test_sampled_margin_is_the_distance_to_an_edge(tiny: LLM) -> None:
     margin = float((edges[:-1] - number).abs().min())
     assert identity.margin_at(tiny, prompt, params) == pytest.approx(margin)
     assert not tiny.engine.busy
+
+
+@pytest.mark.parametrize(("temperature", "said"), [(0.0, "near_tie"), (1.0, "different")])
+def test_an_edge_moves_by_half_of_a_logits_error(
+    tiny: LLM, monkeypatch: pytest.MonkeyPatch, temperature: float, said: str
+) -> None:
+    """So a margin that explains another greedy token explains no sampled one."""
+    margin = 0.75 * identity.TOLERANCE[torch.float64]
+    monkeypatch.setattr(identity, "margin_at", lambda *given: margin)
+    params = SamplingParams(temperature=temperature, seed=3)
+    assert identity.compare(tiny, [4, 9, 2], params, [1], [2]) == (said, margin)

@@ -256,3 +256,45 @@ def test_energy_is_null_unless_all_was_counted() -> None:
     mine = [answer(id="a", energy_j=2.0), answer(id="b", energy_j=4.0)]
     assert metrics.measure(mine, [])["energy_j_per_token"] == 6 / 8
     assert metrics.measure([*mine, answer(id="c")], [])["energy_j_per_token"] is None
+
+
+def test_a_loop_of_words() -> None:
+    """Of a server, which sends no ids."""
+    said = {"a": "one two three four five six", "b": "go on " * 9}
+    answers = [plain(id=i, token_ids=[], counted=9, text=text) for i, text in said.items()]
+    assert metrics.looping(answers) == ["b"]
+
+
+def test_latencies_are_of_those_who_waited() -> None:
+    """A first token, of answers that have one; further ones, of those that have several."""
+    waits = (0.01, 0.02, 0.09)
+    mine = [
+        answer(id=str(wait), token_ids=[5], seconds={**taking(0.1), "ttft": wait, "total": wait})
+        for wait in waits
+    ]
+    found = metrics.measure([*mine, answer(id="none", token_ids=[])], [])["latency_ms"]
+    assert found["ttft_p50"] == pytest.approx(20)
+    assert found["ttft_p99"] == pytest.approx(20 + 0.98 * 70)
+    assert found["per_token_p50"] is found["per_token_p99"] is None
+
+
+def test_a_turn_without_a_claim_leaves_its_conversation_without_one() -> None:
+    """Where a method went on from its own answer, and not from plain decoding's."""
+    turns = [answer(), answer(turn=1, sameness=None)]
+    assert metrics.measure(turns, [])["identical_to_autoregressive"] is None
+
+
+def test_what_counts_for_how_many() -> None:
+    """A likelihood for the tokens that have one; a failure for its prompt, whatever its turns; no
+    speedup over a plain text without tokens."""
+    mine = [answer(id="a", log_likelihood=-8.0), answer(id="b")]
+    assert metrics.measure(mine, [])["log_likelihood_per_token"] == -2.0
+    turns = [broken(answer(id="b")), broken(answer(id="b", turn=1))]
+    [pld, _] = metrics.runs([*turns, answer(id="a"), plain(id="a")], [], repeats=1)
+    assert pld["failed"] == 1
+    assert metrics.measure([answer()], [plain(token_ids=[])])["speedup"] is None
+
+
+def test_positions_that_some_answers_never_reach() -> None:
+    found = [answer(drafted_at=[2, 1], accepted_at=[1, 1]), answer(drafted_at=[1], accepted_at=[1])]
+    assert metrics._per_position(found) == [2 / 3, 1.0]

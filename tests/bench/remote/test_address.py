@@ -99,3 +99,17 @@ def test_errors_that_echo_the_key_are_kept_without_it(
         reply = asked(url)
     assert reply.error is None and reply.text == "***"
     assert KEY not in repr(reply)
+
+
+def test_ports_that_are_not_named() -> None:
+    assert [address.read_address(f"{kind}://host/v1").port for kind in ("http", "https")] == [
+        80,
+        443,
+    ]
+
+
+def test_a_secret_in_each_way_in_which_it_is_written() -> None:
+    """As it is, and as URLs write it, with a slash as one or as an escape."""
+    found = address.read_address("http://me:pass%2Fword%201@host/v1")
+    said = "pass/word 1, pass%2Fword%201 and pass/word%201"
+    assert found.redacted(said) == "***, *** and ***"

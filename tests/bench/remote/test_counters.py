@@ -46,3 +46,18 @@ def test_what_is_no_count_is_left_out(value: str) -> None:
     position = f'vllm:spec_decode_num_accepted_tokens_per_pos{{position="{"9" * 5000}"}} 1\n'
     found = acceptance_between({}, parse(text + position), 9, 1)
     assert found is not None and found.accepted_at == ()
+
+
+def test_passes_of_what_was_cut() -> None:
+    """No fewer than the drafts, though a stop left fewer tokens than were accepted; and without a
+    token there are none."""
+    found = acceptance_between({}, parse(vllm(2)), 7, 2)
+    assert found is not None and (found.drafts, found.passes) == (4, 4)
+    assert acceptance_between({}, parse(vllm(2)), 0, 2) is None
+
+
+def test_a_gauge_of_one_token_a_pass() -> None:
+    """Says that nothing was accepted; below 1 it says nothing."""
+    for length, passes in ((1, 8), (0, None)):
+        found = acceptance_between({}, parse(f"sglang:spec_accept_length {length}\n"), 8, 2)
+        assert (found and found.passes) == passes

@@ -11,7 +11,7 @@ import pytest
 from fake_server import ADDRESS, PROMPT, answering, asked, head, plan, serving
 from foretoken.bench.plan import Unit
 from foretoken.bench.remote import address
-from foretoken.bench.remote.openai import Endpoint
+from foretoken.bench.remote.openai import Endpoint, Reply
 from foretoken.bench.remote.runner import RemoteRunner
 from foretoken.errors import ForetokenError
 
@@ -113,3 +113,29 @@ def test_a_long_list_of_models_is_told_in_part() -> None:
         Endpoint(url, "neatly").model_info()
     assert "Did you mean 'nearly'?" in str(raised.value)
     assert len(str(raised.value)) < 1500
+
+
+def test_events_of_an_answer() -> None:
+    """Reasoning is counted and timed and is no part of the text; the last event with something in
+    it ends the answer; counts stay where a later event has others."""
+    reply = Reply()
+    events: list[tuple[float, dict[str, object]]] = [
+        (1.0, {"choices": [{"delta": {"reasoning": "Hm. "}}]}),
+        (2.0, {"choices": [{"delta": {"content": "Yes"}}], "usage": {"completion_tokens": 3}}),
+        (3.0, {"choices": [{"delta": {}, "finish_reason": "stop"}]}),
+        (4.0, {"choices": [], "usage": {"prompt_tokens": 5}}),
+    ]
+    for now, event in events:
+        reply.read(json.dumps(event).encode(), now)
+    assert (reply.pieces, reply.contents, reply.arrivals) == (["Hm. ", "Yes"], ["", "Yes"], [1, 2])
+    assert (reply.ended, reply.tokens, reply.prompt_tokens) == (3.0, 3, 5)
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_key_that_is_refused(status: int) -> None:
+    """Is told as that, and not as a server without models."""
+    with (
+        answering(lambda to: head(to, status), models=False) as url,
+        pytest.raises(ForetokenError, match="refuses the key; put the right one into OPENAI_API"),
+    ):
+        Endpoint(url, "m").model_info()

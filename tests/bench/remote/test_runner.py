@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -232,7 +235,7 @@ def test_turns_follow_the_servers_own_answers() -> None:
 def test_a_baseline_gives_a_speedup_and_the_history(own: bool) -> None:
     """Both answer every turn, and go on from plain decoding's answer or each from its own."""
     others = [word.upper() for word in WORDS]
-    with serving() as (quick, server), serving(None, pace=3.0, words=others) as (slow, plain):
+    with serving() as (quick, server), serving(None, pace=0.5, words=others) as (slow, plain):
         runner = RemoteRunner(plan(own_history=own, repeats=2), server, plain)
         found = serve(runner, CHAT, Prompt("2", "chat", ("Three?", "Four?")))
     assert runner.labels == [BASELINE, "server"]
@@ -274,7 +277,7 @@ def test_without_usage_a_tokenizer_counts() -> None:
 
 def test_a_long_prompt_is_skipped_where_the_context_is_known() -> None:
     """The server has 300 tokens of context, and 256 are to be left after the last turn."""
-    short, long = Prompt("1", "qa", ("x" * 40,)), Prompt("2", "qa", ("x" * 50,))
+    short, long = Prompt("1", "qa", ("x" * 43,)), Prompt("2", "qa", ("x" * 44,))
     later = Prompt("3", "chat", ("x", "y"))
     with serving() as (_, endpoint):
         known = RemoteRunner(plan(max_tokens=50), endpoint, tokenizer=letters())
@@ -402,3 +405,35 @@ def test_a_text_that_no_tokenizer_counts(tmp_path: Path) -> None:
         runner = RemoteRunner(plan(), endpoint, tokenizer=letters())
         [answer] = runner.serve(Unit((PROMPT,), 1, 0.0))
     assert answer.error is not None and "half of a surrogate pair" in answer.error
+
+
+def test_the_shorter_context_decides() -> None:
+    """Of the two servers', as far as they tell it."""
+
+    def endpoint(context: object) -> Any:
+        return SimpleNamespace(model_info=lambda: {"max_model_len": context}, root="http://a")
+
+    for contexts, expected in (((300, 200), 200), ((300, None), 300), ((None, True), None)):
+        runner = RemoteRunner(plan(), *map(endpoint, contexts))
+        assert runner.context == expected
+
+
+def test_servers_take_turns() -> None:
+    """In each setting: whoever was asked first is asked last the next time."""
+    runner = RemoteRunner.__new__(RemoteRunner)
+    fake: Any = runner
+    fake.servers, fake.plan, fake._served = {BASELINE: 0, "server": 0}, plan(repeats=2), Counter()
+    asked = list[str]()
+    fake._group = lambda label, requests: (asked.append(label), [])[1]
+    some: Any = {(BASELINE, "1"): None, ("server", "1"): None}
+    for turn in (0, 1):
+        runner._repeats((0.0, 1, turn), some)
+    assert asked == ["server", BASELINE, BASELINE, "server"] * 2
+
+
+def test_who_counted_the_measured_servers_tokens() -> None:
+    """And not plain decoding's."""
+    with serving() as (_, server), serving(None, usage=False) as (_, plain):
+        runner = RemoteRunner(plan(), server, plain, tokenizer=letters())
+        runner.serve(Unit((PROMPT,), 1, 0.0))  # the server first
+    assert runner.target["tokens_from"] == "the server"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_labels_of_places_have_room() -> None:
                 run["acceptance_rate_per_position"] = [0.5] * count
         [chart] = charts.each_position(part)
         assert len(chart.lines[0].marks) == count and len(chart.x_ticks) == labelled
+        assert chart.x_ticks[0][1] == "1"
         places = [place for place, _ in chart.x_ticks]
         assert min(b - a for a, b in pairwise(places)) >= 20
 
@@ -63,3 +65,31 @@ def test_shares_stay_on_the_axis() -> None:
     """Values outside of it lie at its ends."""
     assert charts.share(1, 2) == "50.00%" and charts.share(1.5, 2, 1) == "50.00%"
     assert charts.share(9, 2) == "100.00%" and charts.share(-1, 2) == "0.00%"
+
+
+def test_where_bars_and_dots_end() -> None:
+    """Beyond every interval; and of equal dots there is room to either side."""
+    part: Any = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    for run in part["runs"]:
+        run |= {"speedup": 1.2, "speedup_ci95": [1.1, 1.5], "ideal": None}
+    assert charts.far_end(part["runs"]) == pytest.approx(1.05 * 1.5)
+    assert charts.ideal_span(part["runs"]) == (0.9, 1.1)
+
+
+def test_one_setting_makes_no_sweep() -> None:
+    """Nor does one temperature or one batch size beside several of the other."""
+    for temperatures, sizes, titles in (
+        ((0.0,), (1,), []),
+        ((0.0,), (1, 4), ["by batch size, temperature 0"]),
+        ((0.0, 1.0), (1,), ["by temperature"]),
+    ):
+        part = synthetic.results(temperatures=temperatures, sizes=sizes)
+        assert [chart.title for chart in charts.sweeps(part)] == titles
+
+
+@pytest.mark.parametrize(
+    ("end", "ticks"),
+    [(1.9, [0, 0.5, 1, 1.5, 2]), (5.0, [0, 1, 2, 3, 4, 5]), (100.0, [0, 20, 40, 60, 80, 100])],
+)
+def test_ticks_are_round_numbers(end: float, ticks: list[float]) -> None:
+    assert charts.steps(end) == pytest.approx(ticks)

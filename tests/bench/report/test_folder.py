@@ -144,3 +144,42 @@ def test_comparing_takes_finished_runs_only(checkpoints: tuple[Path, Path], tmp_
     killed(tmp_path, plan(checkpoints[0]), answers())
     with pytest.raises(ForetokenError, match="its run is unfinished"):
         compare(tmp_path, tmp_path)
+
+
+def test_a_unit_of_which_a_turn_is_missing(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """It is left out of that setting alone."""
+    hot = [
+        synthetic.answer(method, "qa", 1.0, id="qa-2", turn=turn)
+        for method, turn in (("autoregressive", 0), ("pld", 0), ("autoregressive", 1))
+    ]
+    killed(tmp_path, plan(checkpoints[0]), [*answers(), *hot])
+    [run, *_] = runs = read_folder(tmp_path)[0]["runs"]
+    assert {run["temperature"] for run in runs} == {0.0} and run["prompts"] == 3
+
+
+def test_what_the_plan_says_of_an_unfinished_run(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Where it is asked, whose answers it goes on from, what counts, and what was tuned."""
+    asked, server = plan(checkpoints[0]), {"base_url": "http://a", "baseline_url": "http://b"}
+    tuned = {"tuned:fast": {"method": "pld", "prompt_lookup_max": 2}}
+    asked["targets"] = [{**asked["targets"][0], "methods": tuned}]
+    for given, history, threshold in (
+        ({}, "autoregressive", 0.8),
+        ({"keep_loops": True}, "autoregressive", 0.0),
+        ({**server, "baseline_url": None}, "own", 0.8),
+        (server, "autoregressive", 0.8),
+    ):
+        killed(tmp_path, {**asked, **given}, answers())
+        [part] = read_folder(tmp_path)
+        suite = part["suite"]
+        assert (suite["history"], suite["distinct_4_threshold"]) == (history, threshold)
+        assert part["target"].get("server") == given.get("base_url")
+        assert part["tuned"] == tuned
+
+
+def test_bleu_waits_for_the_end(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """It is of all translations together, and no mean of their own."""
+    killed(tmp_path, plan(checkpoints[0]), answers(scores={"bleu": 50.0, "accuracy": 1.0}))
+    for run in read_folder(tmp_path)[0]["runs"]:
+        assert run["scores"] == run["by_task"]["qa"]["scores"] == {"accuracy": 1.0}

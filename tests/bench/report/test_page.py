@@ -15,7 +15,7 @@ from foretoken import ForetokenError
 from foretoken.bench.record import Results, read_results
 from foretoken.bench.report import tables
 from foretoken.bench.report.folder import read_folder
-from foretoken.bench.report.page import cell, fence, write_report
+from foretoken.bench.report.page import bracketed, cell, fence, longest_step, write_report
 from foretoken.files import write_json
 from report_pages import page, printed
 
@@ -298,3 +298,15 @@ def test_a_server_that_tells_no_tokens_is_shown_by_its_text(tmp_path: Path) -> N
     write_report(tmp_path)
     assert "What it &lt;said&gt;." in page(tmp_path) and "7 tokens<" in page(tmp_path)
     assert "What it <said>." in markdown(tmp_path) and "7 tokens:" in markdown(tmp_path)
+
+
+def test_where_long_things_end() -> None:
+    """The text of a server that tells no tokens; the bars of steps, whose parts it doesn't tell."""
+    silent: Any = {"pieces": [], "accepted": [], "token_ids": [], "text": "abcd" * 200}
+    assert bracketed(synthetic.answer("pld", "qa", **silent)) == "abcd" * 120
+    record = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    for run in record["runs"]:
+        run["ms_per_step"] = {"draft": 0.0, "verify": 0.0, "other": 7.0}
+    assert longest_step(record) == 1.0
+    record["runs"][1]["ms_per_step"] = {"draft": 1.0, "verify": 3.0, "other": 0.5}
+    assert longest_step(record) == 4.5

@@ -73,3 +73,20 @@ def test_a_damaged_line(tmp_path: Path, line: bytes) -> None:
     path.write_bytes(good + b"\n\n" + line + b"\n")
     with pytest.raises(ForetokenError, match=r"samples\.jsonl, line 3 is damaged: .*; delete the"):
         list(each_answer(path))
+
+
+def test_not_all_failures_are_shown() -> None:
+    record = synthetic.results()
+    failed = [synthetic.answer("pld", "a", id=str(i), error="gone") for i in range(30)]
+    [found] = shown([record], failed)
+    assert [a.id for a in found.failures] == [str(i) for i in range(20)]
+
+
+def test_the_answer_in_a_terminal_is_greedy_and_of_some_length() -> None:
+    """A drawn one is no other program's, and of a few tokens there is nothing to see."""
+    record = synthetic.results(sizes=(1,))
+    hot = synthetic.answer("pld", "a", 1.0)
+    few = synthetic.answer("pld", "b", pieces=["a"] * 4, accepted=[True] * 4, token_ids=[1] * 4)
+    good = synthetic.answer("pld", "c")
+    assert example(record, [hot, few], "pld") is None
+    assert example(record, [hot, few, good], "pld") is good

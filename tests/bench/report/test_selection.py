@@ -86,3 +86,12 @@ def test_the_batch_size_is_shown_where_it_is_not_1() -> None:
     assert selection.shows_batch_size(PART)
     assert not selection.shows_batch_size(synthetic.results(sizes=(1,)))
     assert selection.shows_batch_size(synthetic.results(sizes=(4,)))
+
+
+def test_tokens_that_strayed_make_a_method_approximate() -> None:
+    """Also one that no table knows."""
+    run = synthetic.results(temperatures=(0.0,), sizes=(1,))["runs"][1]
+    run["method"] = "mine"
+    assert not selection.approximate(run)
+    run["stray_rate"] = 0.0
+    assert selection.approximate(run)

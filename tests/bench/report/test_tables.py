@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import synthetic
 from foretoken.bench.report import tables
@@ -70,3 +71,50 @@ def test_a_column_that_says_nothing_is_left_out() -> None:
     assert again is not None and "joules a token" in [head.text for head in again.heads]
     assert all(isinstance(c, Cell) for g in again.groups for r in g.rows for c in r.cells)
     assert isinstance(again, Table)
+
+
+def test_what_was_chosen_and_tuned() -> None:
+    """Shares of all passes; a model by its name and not by its path."""
+    part: Any = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    part["runs"][1]["chosen"] = {"pld": 30, "sps": 10}
+    part["tuned"] = {"tuned:x": {"method": "sps", "model": "/models/draft", "depth": 3}}
+    found = [tables.chosen(part), tables.tuned(part)]
+    texts = [[c.text for c in t.groups[0].rows[0].cells] for t in found if t is not None]
+    assert texts == [["75 %", "25 %"], ["sps", "draft", "3"]]
+
+
+def test_how_much_of_either_ideal_is_reached() -> None:
+    part: Any = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    for run in part["runs"]:
+        run |= {"speedup": 1.5, "ideal": {"from_pass_costs": 2.0, "from_bytes": 3.0}}
+    found = tables.ideal(part)
+    assert found is not None
+    texts = [cell.text for cell in found.groups[0].rows[0].cells]
+    assert texts == ["1.50×", "2.00×", "75 %", "3.00×", "50 %"]
+
+
+def test_what_a_text_is_worth_is_asked_of_approximate_methods() -> None:
+    """And of plain decoding, to compare with."""
+    found = tables.quality(synthetic.results(temperatures=(0.0,), sizes=(1,)))
+    assert found is not None
+    assert [row.method for row in found.groups[0].rows] == ["autoregressive", "medusa_typical"]
+
+
+def test_a_batch_size_that_one_method_lacks() -> None:
+    """Its column is empty, and the others stay in theirs; who failed everywhere is shown too."""
+    part: Any = synthetic.results(temperatures=(0.0,), sizes=(1, 4))
+    part["runs"] = [r for r in part["runs"] if (r["method"], r["batch_size"]) != ("sps", 1)]
+    found = tables.sweep(part)
+    assert found is not None
+    rows = {row.method: [cell.text for cell in row.cells[:2]] for row in found.groups[0].rows}
+    assert rows["sps"][0] == NONE != rows["sps"][1] and NONE not in rows["pld"]
+    part["runs"][1] |= {"prompts": 0, "failed": 9}  # pld's
+    used = tables.resources(part)
+    assert used is not None
+    [pld] = [row for row in used.groups[0].rows if row.method == "pld"]
+    assert pld.cells[-1].text == "9"
+
+
+def test_positions_are_counted_from_1() -> None:
+    found = tables.positions(synthetic.results(temperatures=(0.0,), sizes=(1,)))
+    assert found is not None and [head.text for head in found.heads] == ["1", "2", "3", "4", "5"]

@@ -64,3 +64,13 @@ def test_drafts_are_marked_in_the_way_that_is_said(
         terminal.show(console, [results], answer)
     shown = capture.get()
     assert says in shown and text in shown
+
+
+def test_a_long_prompt_and_a_single_target() -> None:
+    """Of the prompt the beginning; no table of targets side by side."""
+    results = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    console = Console(width=400, file=io.StringIO())
+    with console.capture() as capture:
+        terminal.show(console, [results], synthetic.answer("pld", "chat", prompt="ab" * 200))
+    assert f"> {'ab' * 150}…\n" in capture.get()
+    assert "Speedup on each target" not in capture.get()

@@ -134,3 +134,16 @@ def test_the_weights_that_are_read(backend: str, said: str) -> None:
     results["target"].update(backend=backend, dtype="float32")
     assert said in wording.title(results)
     assert wording.short_title(results).endswith(f", {said}")
+
+
+def test_what_the_averages_lack() -> None:
+    """Prompts that were too long, answers that failed; and the parts of steps that nobody timed."""
+    results: Any = synthetic.results(temperatures=(0.0,), sizes=(1,))
+    text = wording.coverage(results)
+    assert text.endswith("1 prompt skipped: too long for the target's context.")
+    results["suite"]["skipped"], results["runs"][1]["failed"] = [], 2
+    assert "skipped" not in wording.coverage(results)
+    assert wording.coverage(results).endswith(" 2 answers failed.")
+    run = results["runs"][1]
+    run["ms_per_step"] = {"draft": 0.0, "verify": 0.0, "other": 9.0}
+    assert wording.step_ms(run, "other") is None

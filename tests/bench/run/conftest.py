@@ -24,7 +24,7 @@ def runner(checkpoints: Pair) -> Runner:
     return Runner(plan(checkpoints, batch_sizes=(1, 2), repeats=3))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def whole(checkpoints: Pair, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run that nobody interrupted."""
     folder = tmp_path_factory.mktemp("whole")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from benchmarked import CHATS, SUITE, Breaks, Pair, plan, unit
@@ -55,3 +57,12 @@ def test_a_failed_repeat_is_a_failed_answer(checkpoints: Pair) -> None:
     Breaks(runner, "pld")
     [_, pld] = runner.serve(unit(SUITE.prompts[1]))
     assert pld.error is not None and not pld.token_ids
+
+
+def test_a_group_shares_its_joules(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it does its time; a machine that doesn't count has none."""
+    for joules in (6.0, None):
+        counter = SimpleNamespace(reset=lambda: None, joules=lambda joules=joules: joules)
+        monkeypatch.setattr(runner, "_energy", counter)
+        found = runner.serve(unit(SUITE.prompts[1], SUITE.prompts[2], size=2))
+        assert {a.energy_j for a in found} == {joules and joules / 2}

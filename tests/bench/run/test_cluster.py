@@ -169,3 +169,12 @@ def test_the_command_measures_the_same_on_a_cluster(
     assert one.keys() == many.keys() and len(one) == 16
     assert all(one[key]["token_ids"] == many[key]["token_ids"] for key in one)
     assert [run["tokens"] for run in alone["runs"]] == [run["tokens"] for run in spread["runs"]]
+
+
+def test_why_a_shard_failed(tmp_path: Path) -> None:
+    """What it said last, or its exit status where it said nothing."""
+    said = tmp_path / "stderr.txt"
+    for text, why in (("noise\nno model. \n\n", "no model."), ("\n", "exit status 3, and nothing")):
+        said.write_text(text)
+        assert (cluster._failure(3, said) or "").startswith(why)
+        assert cluster._failure(0, said) is None

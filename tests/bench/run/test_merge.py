@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import synthetic
 from foretoken import ForetokenError
 from foretoken.bench.record import read_results
 from foretoken.bench.run import merge as merging
@@ -91,3 +92,23 @@ def test_shards_of_two_versions_are_merged(shards: list[Path], tmp_path: Path) -
     write_json(other / "plan.json", {**read_plan(other), "prompts": 6})
     merge([shards[0], other], tmp_path / "out", RUN_SUITE)
     assert (tmp_path / "out" / "results.json").is_file()
+
+
+def test_targets_keep_their_order(tmp_path: Path) -> None:
+    """The first one's file is called otherwise than the others', and would come last by name."""
+    kinds = ("float32", "bfloat16")
+    for i in (1, 2):
+        folder = tmp_path / str(i)
+        parts = [synthetic.results(kind, temperatures=(0.0,), sizes=(1,)) for kind in kinds]
+        answers = [
+            synthetic.answer(method, "qa", id=f"qa-{i}", dtype=kind)
+            for kind in kinds
+            for method in ("autoregressive", "pld")
+        ]
+        for name, part in zip(("results.json", "results-b.json"), parts, strict=True):
+            write_json(folder / name, part)
+        write_json(folder / "plan.json", {"repeats": 1, "shard": f"{i}/2"})
+        (folder / "samples.jsonl").write_text("".join(a.line() + "\n" for a in answers))
+    found = merge([tmp_path / "1", tmp_path / "2"], tmp_path / "out", RUN_SUITE)
+    assert [part["target"]["dtype"] for part in found] == [*kinds]
+    assert [line["dtype"] for line in lines(tmp_path / "out")] == ["float32"] * 4 + ["bfloat16"] * 4

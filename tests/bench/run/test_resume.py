@@ -23,7 +23,7 @@ from measured_answers import answer
 from whole_run import RUN_SUITE, Pair, lines, run
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.slow)])
 def test_kills_change_nothing(checkpoints: Pair, whole: Path, tmp_path: Path, kills: int) -> None:
     """kill -9 at any moments, at both temperatures, and no answer is there twice."""
     context = multiprocessing.get_context("forkserver")
@@ -184,3 +184,22 @@ def test_a_strangers_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "samples.jsonl").write_text("{}\n")
     with pytest.raises(ForetokenError, match=r"no plan\.json"):
         write_plan(tmp_path, {})
+
+
+def test_results_bind_a_folder_as_answers_do(tmp_path: Path) -> None:
+    """Also where the answers that they were computed from are gone."""
+    write_plan(tmp_path, {"seed": 0})
+    (tmp_path / "results-b.json").write_text("{}")
+    with pytest.raises(ForetokenError, match="seed 0, and now it is 1"):
+        write_plan(tmp_path, {"seed": 1})
+
+
+def test_a_later_target_is_resumed_where_its_answers_begin(tmp_path: Path) -> None:
+    """Those of the target before it stay where they are."""
+    first, second = answer(id="a"), answer(id="a", target="u")
+    Samples(tmp_path).add([first])
+    samples = Samples(tmp_path)
+    samples.add([second])
+    assert samples.resume(1, [[second.key]]) == 1 and samples.answers == [first, second]
+    assert samples.resume(1, [[second.key, answer(id="b", target="u").key]]) == 0
+    assert Samples(tmp_path).answers == [first]

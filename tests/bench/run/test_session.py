@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -10,6 +12,7 @@ from benchmarked import SUITE, Pair, plan
 from foretoken import ForetokenError
 from foretoken.bench.plan import Plan, Unit
 from foretoken.bench.record import BASELINE, Answer, read_results
+from foretoken.bench.run import session
 from foretoken.bench.run.resume import Samples
 from foretoken.bench.run.runner import Runner
 from foretoken.bench.run.session import measure
@@ -96,3 +99,37 @@ def test_a_warm_run_is_not_resumed(checkpoints: Pair, tmp_path: Path) -> None:
     measure(runner, RUN_SUITE, RUN_SUITE.prompts[:2], Samples(tmp_path))
     with pytest.raises(ForetokenError, match="can't be resumed"):
         measure(runner, RUN_SUITE, RUN_SUITE.prompts[:3], Samples(tmp_path))
+
+
+def served_in_time(
+    monkeypatch: pytest.MonkeyPatch, blocks: list[float], until: float | None
+) -> tuple[list[float], list[int]]:
+    """The blocks of one unit that were served, each of which takes so many seconds; and before how
+    many of them costs were measured."""
+    now, done, rounds = 0.0, list[float](), list[int]()
+
+    def serve(seconds: float) -> list[Answer]:
+        nonlocal now
+        now += seconds
+        done.append(seconds)
+        return []
+
+    meter = SimpleNamespace(round=lambda: rounds.append(len(done)), costs=lambda: None)
+    server: Any = SimpleNamespace(meter=lambda: meter, serve=serve)
+    samples: Any = SimpleNamespace(add=lambda answers: None)
+    monkeypatch.setattr(session, "perf_counter", lambda: now)
+    todo: Any = [[seconds] for seconds in blocks]
+    session._serve(server, todo, samples, until, lambda: None)
+    return done, rounds
+
+
+def test_no_block_begins_that_may_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the longest one so far: what is left would suffice for the short one before it."""
+    assert served_in_time(monkeypatch, [3.0, 1.0, 1.0], 6.5)[0] == [3.0, 1.0]
+    assert served_in_time(monkeypatch, [3.0, 1.0, 1.0], 7.0)[0] == [3.0, 1.0, 1.0]
+
+
+def test_costs_are_measured_all_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six times, evenly; what the time didn't suffice for comes at the end."""
+    assert served_in_time(monkeypatch, [1.0] * 12, None)[1] == [0, 2, 4, 6, 8, 10]
+    assert served_in_time(monkeypatch, [1.0] * 12, 2.5)[1] == [0, 2, 2, 2, 2, 2]

@@ -292,6 +292,22 @@ def test_answers_that_loop_count_where_that_is_asked() -> None:
     assert filtered["by_task"]["a"]["tokens"] == 12
 
 
+def test_only_plain_decodings_loops_are_left_out() -> None:
+    """A method that loops where plain decoding doesn't is measured on that prompt too."""
+    from foretoken.bench.plan import Plan
+    from foretoken.bench.run.summary import summarize
+    from foretoken.bench.suites.suite import Suite
+    from measured_answers import answer, plain
+
+    found = summarize(
+        [plain(token_ids=[*range(12)]), answer(token_ids=[1] * 12)],
+        plan=Plan(model="t", name="t", methods={}),
+        suite=Suite("s", "0", ()),
+        target={"name": "t", "parameters": 1, "dtype": "float32", "backend": "plain"},
+    )
+    assert found["suite"]["left_out"] == [] and found["runs"][1]["prompts"] == 1
+
+
 if __name__ == "__main__":
     problems = check(Path(sys.argv[1]))
     print("\n".join(problems) or "All numbers are those of the samples.")

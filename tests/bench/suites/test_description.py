@@ -121,10 +121,11 @@ def test_what_is_no_description(tmp_path: Path, text: str, message: str) -> None
 
 def test_fields_that_are_not_there(tmp_path: Path) -> None:
     """In a row, in all rows, of another type; and a file that is missing."""
-    write(tmp_path / "x.jsonl", [{**OWN, "answer": "Ann"}])
+    write(tmp_path / "x.jsonl", [{**OWN, "answer": "Ann"}, {**OWN, "id": "b"}])
     given: dict[str, Any] = {"name": "mine", "source": {"file": "x.jsonl"}}
     with pytest.raises(ForetokenError, match=r"x\.jsonl, line 1: there is no 'question'"):
         find_suite(describe(tmp_path / "a.yaml", **given, template="{question}"))
+    assert find_suite(describe(tmp_path / "some.yaml", **given, reference="answer")).prompts
     with pytest.raises(ForetokenError, match=r"No row of .*x\.jsonl has a 'answr'"):
         find_suite(describe(tmp_path / "b.yaml", **given, reference="answr"))
     with pytest.raises(ForetokenError, match=r"line 1: turns is \['Who\?'\]; it must be text"):

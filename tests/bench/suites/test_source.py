@@ -132,3 +132,25 @@ def test_a_wrong_download_leaves_nothing(
     with pytest.raises(ForetokenError, match=r"q\.jsonl has the sha256 .* published file has 0000"):
         find_suite(path)
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_file_beside_its_description_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before one of the same name in the folder of texts."""
+    for name in ("beside", "texts"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name / "q.jsonl", [{**OWN, "id": name}])
+    monkeypatch.setenv("FORETOKEN_DATA", str(tmp_path / "texts"))
+    path = describe(tmp_path / "beside" / "d.yaml", name="d", source={"file": "q.jsonl"})
+    assert [p.id for p in find_suite(path).prompts] == ["beside"]
+    (tmp_path / "beside" / "q.jsonl").unlink()
+    assert [p.id for p in find_suite(path).prompts] == ["texts"]
+
+
+def test_a_dataset_without_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = SimpleNamespace(load_dataset=lambda *args, **options: [])
+    monkeypatch.setitem(sys.modules, "datasets", empty)
+    path = describe(tmp_path / "d.yaml", name="d", source={"dataset": "a/b", "split": "test"})
+    with pytest.raises(ForetokenError, match="The dataset a/b holds no prompts"):
+        find_suite(path)

@@ -23,6 +23,7 @@ TEXTS = data.folder()
 needs_texts = pytest.mark.skipif(TEXTS is None, reason="FORETOKEN_DATA names no folder of texts")
 
 ASKED, RULES = {"role": "user", "content": "a"}, {"role": "system", "content": "s"}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 OFFICIAL_TASKS = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag"]
 
 
@@ -81,7 +82,7 @@ def test_prompts_of_other_spellings(tmp_path: Path) -> None:
     rows = [
         {"prompt": "Hi"},
         {"turns": ["Hi", "So?"], "category": "chat"},
-        {"messages": [RULES, ASKED, {"role": "assistant", "content": "b"}, ASKED]},
+        {"messages": [RULES, RULES, ASKED, {"role": "assistant", "content": "b"}, ASKED]},
         {"system": "s", "conversations": [{"from": "human", "value": "a"}], "id": "x", "task": "t"},
         {"turns": [ASKED], "question_id": 81},
         {"instruction": "Add.", "input": "3 + 4", "output": "7"},
@@ -89,7 +90,7 @@ def test_prompts_of_other_spellings(tmp_path: Path) -> None:
     assert find_suite(write(tmp_path / "mine.jsonl", rows)).prompts == (
         Prompt("1", "mine", ("Hi",)),
         Prompt("2", "chat", ("Hi", "So?"), "chat"),
-        Prompt("3", "mine", ("a", "a"), system="s"),
+        Prompt("3", "mine", ("a", "a"), system="s\ns"),
         Prompt("x", "t", ("a",), system="s"),
         Prompt("81", "mine", ("a",)),
         Prompt("6", "mine", ("Add.\n\n3 + 4",)),
@@ -123,7 +124,9 @@ BAD_LINES = [
     ({"messages": [{"role": "assistant", "content": "x"}]}, "line 2: nobody asks anything"),
     ({"messages": [ASKED, {"role": "tool", "content": "9"}]}, "line 2: a turn is of role 'tool'"),
     ({"messages": [ASKED, RULES, ASKED]}, "line 2: a turn is of role 'system'"),
+    ({"messages": [ASKED], "tools": [TOOL]}, "line 2: it declares tools"),
     ({**OWN, "id": None}, "line 2: id is None"),
+    ({**OWN, "id": True}, "line 2: id is True"),
     ({**OWN, "id": "b", "task": []}, r"line 2: task is \[\]"),
     ({**OWN, "id": "b", "category": 3}, "line 2: category is 3"),
     ({**OWN, "id": "b", "turns": ["x", "y"], "reference": ["1", "2", "3"]}, "line 2: .*3 entries"),
@@ -325,3 +328,12 @@ def test_files_in_another_form_take_a_short_description(
     found = find_suite(path).prompts
     assert len(found) == prompts and sum(len(p.turns) for p in found) == turns
     assert sum(bool(p.reference) for p in found) == references
+
+
+def test_tasks_of_different_sizes_take_turns(tmp_path: Path) -> None:
+    """And none of the larger one's prompts is left out."""
+    rows = [{"id": f"{i}", "task": task, "turns": ["x"]} for i, task in enumerate("aaab")]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = load_suite(tmp_path / "own.jsonl", "own")
+    assert [prompt.id for prompt in found.round_robin()] == ["0", "3", "1", "2"]
+    assert [prompt.id for prompt in found.round_robin(2)] == ["0", "3", "1"]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from foretoken import ForetokenError
 from foretoken.drafters.dflash import DFlash
 from foretoken.drafters.dflash2 import DFlash2
 from foretoken.models.target import ModelTarget
 from foretoken.testing import Pair
+from foretoken.train.frozen import FrozenTarget
+from foretoken.train.records import Records
+from lessons import packed
 from modules import block_module, selected_module
 
 
@@ -26,3 +30,15 @@ def test_no_longer_than_the_block(kind: type[DFlash] | type[DFlash2], small: Pai
     if kind is DFlash2:
         with pytest.raises(ForetokenError, match="trained for its target; name"):
             kind(mine)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_an_estimate_is_as_long_as_the_draft(
+    small: Pair, records: Records, temperature: float
+) -> None:
+    module = block_module(small)
+    frozen = FrozenTarget(small.target, temperature=temperature)
+    lesson = frozen.lesson(packed(records), module.hidden)
+    found = DFlash(module, num_speculative_tokens=2).acceptance(module, lesson)
+    assert found.shape == (*lesson.tokens.shape, 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -15,9 +16,10 @@ from foretoken.drafters.small_lm import SmallLM
 from foretoken.draws import KeyedDraws
 from foretoken.length import Confidence, Cumulative, ExpectedGain, Fixed
 from foretoken.models.target import ModelTarget
+from foretoken.protocols import Scores, Step
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, logits_after
-from foretoken.tree import Kind
+from foretoken.tree import Kind, empty
 
 
 def test_proposals_are_what_was_drawn_from(pair: Pair) -> None:
@@ -172,3 +174,47 @@ def test_every_model_follows() -> None:
     drafter.end([one, two])
     told = [("begin", one), ("follow", [one]), ("fork", two), ("end", one), ("end", two)]
     assert list(calls) == [told, told]
+
+
+@dataclass(frozen=True)
+class Noting(Fixed):
+    """Notes what it sees and is told, and ends no draft."""
+
+    looks: ClassVar[bool] = True
+    seen: ClassVar[list[Tensor]] = []
+    told: ClassVar[list[tuple[int, int]]] = []
+
+    def ends(self, sequences: Seq[Sequence], distribution: Tensor) -> Tensor:
+        self.seen.append(distribution.clone())
+        return torch.zeros(len(sequences), dtype=torch.bool)
+
+    def observe(self, sequence: Sequence, drafted: int, accepted: int) -> None:
+        self.told.append((drafted, accepted))
+
+
+def test_a_rule_sees_the_row_that_it_is_asked_about(pair: Pair) -> None:
+    """And not that of a draft beside it that has ended."""
+    sequences = [Sequence.start(text, SamplingParams()) for text in ([5, 9, 2], [40, 3])]
+    drafter = SmallLM(pair.draft, num_assistant_tokens_schedule=Noting(4))
+    drafter.bind(ModelTarget(pair.target, 2, 64))
+    for sequence in sequences:
+        drafter.begin(sequence)
+    Noting.seen.clear()
+    drafter.draft(sequences, [1, 3], KeyedDraws([1, 2], [3, 2], torch.device("cpu")))
+    expected = logits_after(pair.draft, [40, 3]).softmax(-1)
+    torch.testing.assert_close(Noting.seen[0], expected[None])
+
+
+def test_a_prompt_tells_a_rule_nothing(pair: Pair) -> None:
+    """Steps do, also those without a draft."""
+    drafter = SmallLM(pair.draft, num_assistant_tokens_schedule=Noting(4))
+    drafter.bind(ModelTarget(pair.target, 1, 64))
+    sequence, none = Sequence.start([5, 9, 2], SamplingParams()), torch.empty(1, 0)
+    drafter.begin(sequence)
+    Noting.told.clear()
+    tree, scores = empty(1, torch.device("cpu")), Scores(none, none, none)
+    drafter.observe([sequence], [Step([], [], 0, 0, tree, scores, read=2)])
+    assert Noting.told == []
+    sequence.tokens.append(4)
+    drafter.observe([sequence], [Step([4], [], 0, 0, tree, scores)])
+    assert Noting.told == [(0, 0)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from foretoken.drafters.medusa import MedusaHeads
+from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.online import Online
 from foretoken.drafters.shared.learner import ModuleWeights
 from foretoken.drafters.small_lm import SmallLM
@@ -22,7 +23,7 @@ from foretoken.drafters.specdec import SpecDec, SpecDecModel
 from foretoken.errors import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.models.target import ModelTarget
-from foretoken.testing import Pair, logits_after
+from foretoken.testing import Pair, logits_after, related
 from foretoken.testing.checks import greedy_reference
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
@@ -291,3 +292,22 @@ def test_after_a_rollback_steps_are_those_of_the_version(small: Pair, folder: Pa
         assert drafter.learner.version == len(before) + 1
         learned.append(logits_of(drafter, small, [5, 9, 2]))
     torch.testing.assert_close(*learned)
+
+
+def test_drafts_that_are_always_right_teach_nothing(small: Pair, tmp_path: Path) -> None:
+    """There is nothing to take a step on, which is no failure."""
+    related(small.transformers, 0.0).float().save_pretrained(tmp_path)
+    drafter = Online([SmallLM(str(tmp_path), 3)], every=1)
+    _, [output] = served(drafter, small, PROMPTS_OF_23[:1])
+    assert output.stats.accepted == output.stats.drafted > 0
+    assert drafter.learner.version == 0 and not drafter.learner.frozen
+
+
+def test_a_saved_module_says_its_version(small: Pair, tmp_path: Path) -> None:
+    heads = MedusaHeads(Facts.of(small.target), num_heads=1, own_lm_heads=False).double()
+    drafter = Online([Medusa(heads)])
+    drafter.bind(ModelTarget(small.target, 1, 32))
+    for version in (0, 1):
+        drafter.learner.save(tmp_path)
+        assert json.loads((tmp_path / "config.json").read_text())["online_version"] == version
+        drafter.learner.load(tmp_path)

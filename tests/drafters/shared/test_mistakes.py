@@ -96,6 +96,7 @@ def test_the_buffer_is_bounded() -> None:
     count less than its wrong ones and whose prompt counts nothing."""
     examples = [Example([1, 2, 3 + i], 5, 1, [2], {-1: numbered(i, 2)}) for i in range(4)]
     each = examples[0].bytes
+    assert each == 8 * 2 * 3 + 8 * (3 + 1)  # states, tokens and mistakes
     buffer = Buffer(2 * each + 1)
     for example in examples:
         buffer.add(example)
@@ -124,3 +125,13 @@ def test_a_place_without_a_distribution_is_no_mistake() -> None:
     failed = done(chains([[7, 8]], CPU), [1], numbered(0, 3))
     recording.add(replace(failed, error=ForetokenError("NaN")))
     assert recording.wrong == [] and recording.read == 2
+
+
+def test_a_rows_states_and_mistakes_are_its_own() -> None:
+    """In a batch's tree and pass."""
+    none, tree = torch.empty(2, 0), chains([[7], [7, 8]], CPU)
+    states = torch.stack([numbered(50, 3), numbered(0, 3)])
+    recording = Recording(100)
+    recording.add(Step([0, 0], [1], 2, 1, tree, Scores(none, none, none, {-1: states})))
+    assert recording.wrong == [2]
+    assert torch.equal(recording._chunks[0][-1], numbered(0, 2))

@@ -21,7 +21,13 @@ from foretoken.drafters.lookahead import Lookahead, Sizes
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.shared import planned_tree
-from foretoken.drafters.shared.planned_tree import RATES, TreePlanner, by_level, whole
+from foretoken.drafters.shared.planned_tree import (
+    RATES,
+    TreePlanner,
+    by_level,
+    parents_of,
+    whole,
+)
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.drafters.token_recycling import TokenRecycling
 from foretoken.draws import GreedyDraws
@@ -153,7 +159,8 @@ def test_nothing_but_auxiliary_nodes_is_a_rejection() -> None:
     assert tree == []
 
 
-def test_thinking_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("curve", [STEEP, FLAT], ids=["steep", "flat"])
+def test_thinking_is_rare(curve: dict[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables are made a few times in a thousand steps, however the number of sequences changes."""
     tables = 0
     table = planned_tree.TreeTable
@@ -164,7 +171,7 @@ def test_thinking_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
         return table(*given)
 
     monkeypatch.setattr(planned_tree, "TreeTable", counted)
-    made = planner(STEEP)
+    made = planner(curve)
     for step in range(1000):
         made.tree(1 + step % 8, NONE)
         made.observe([drafted([0, 0], [1] * (step % 2))])
@@ -189,6 +196,7 @@ def test_a_huge_tree_is_the_papers(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         made = planner(STEEP, nodes=129)
     assert made.tree(1, NONE) is NONE
+    assert planner(STEEP, nodes=128).tree(1, NONE) is not NONE
     assert "more than 128 nodes are not planned: Nothing drafts its 129 nodes" in caplog.text
 
 
@@ -230,6 +238,7 @@ def served(
     requests = [engine.add(prompt, params) for prompt in PROMPTS]
     while engine.busy:
         engine.step()
+    assert measure is never or engine.drafter._planner._counts.steps  # type: ignore[attr-defined]
     return [request.snapshot().token_ids for request in requests], most
 
 
@@ -284,6 +293,9 @@ def test_lookahead_plans_its_sizes() -> None:
         drafter = Lookahead()
         drafter.price(costing(passes))
         assert [drafter._planner.tree(1, drafter._paper) for _ in range(9)][-1] == expected
+    narrow = Lookahead(window=2)
+    narrow.price(costing({1: 10.0, 64: 10.001}))
+    assert narrow._planner.tree(1, narrow._paper) == Sizes(2, 5, 7)
 
 
 def test_a_window_keeps_its_size_for_a_while(pair: Pair) -> None:
@@ -389,3 +401,10 @@ def test_recycling_forgets_what_its_tree_counted(pair: Pair) -> None:
     assert drafter._planner._counts.steps == 1
     drafter.shared.reset()
     assert drafter._planner._counts.steps == 0
+
+
+def test_a_rows_tree_is_its_own() -> None:
+    """Of a batch's trees."""
+    tree = from_parents([[0, 0, 0], [0, 0]], [[0, 1, 2], [0, 0]], torch.device("cpu"))
+    steps: list[Any] = [SimpleNamespace(tree=tree, row=row) for row in (0, 1)]
+    assert [parents_of(step) for step in steps] == [[0, 1, 2], [0, 0, -1]]

@@ -14,6 +14,7 @@ def test_trees_share_their_nodes_out() -> None:
     for nodes in (0, 1, 5, 20):
         for state in range(4):
             tree = trees.of(state, nodes)
+            assert sum(trees._ends(state, tree.paths)) == pytest.approx(1.0)
             assert len(tree.paths) + sum(tree.prompts) <= nodes
             assert max(map(len, tree.paths), default=0) <= state
             assert max(tree.prompts) <= 3

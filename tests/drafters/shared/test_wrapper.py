@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from foretoken.drafters.merged import Merged
 from foretoken.drafters.prompt_lookup import PromptLookup
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
+from foretoken.drafters.suffix import Suffix
 from foretoken.protocols import BaseDrafter
 from foretoken.sampling.sequence import Sequence
 from foretoken.testing import (
@@ -107,7 +109,10 @@ def test_what_parts_learn_is_kept_apart(pair: Pair, tmp_path: Path) -> None:
         part.shared.add([0], [1])
     merged.shared.load(tmp_path / "learned")
     assert [part.shared.rates() for part in parts] == [[0.5], [0.25]]  # type: ignore[union-attr]
+    for part in parts:
+        part.shared.add([0], [1])  # type: ignore[union-attr]
     merged.shared.reset()
+    assert [part.shared.rates() for part in parts] == [[0.5], [0.25]]  # type: ignore[union-attr]
 
 
 def test_all_parts_end(pair: Pair) -> None:
@@ -146,3 +151,45 @@ def test_states_of_as_much_of_a_prompt_as_any_part_reads() -> None:
     )
     for parts, last in (([one, three], 3), ([one, every], None), ([none, one], 1)):
         assert Either(parts).wants.last == last
+
+
+def test_what_any_part_is_the_whole_is() -> None:
+    """Of as many nodes as the largest draft, a tree, coupled."""
+    coupled = part("a")
+    coupled.coupled = True
+    either = Either([PromptLookup(3), coupled, Suffix(7)])
+    assert either.nodes == 64 and either.trees and either.coupled
+    assert Either([PromptLookup(3), PromptLookup(7)]).nodes == 7
+
+
+class Late(BaseDrafter):
+    """Knows what it reads once it is bound."""
+
+    wants = Wants("c", (-1,))
+
+    def bind(self, access: Any) -> None:
+        self.wants = Wants("c", (-1, 3), 1)
+
+
+def test_what_parts_want_is_known_once_they_are_bound() -> None:
+    either = Either([Late(), PromptLookup()])
+    either.bind(SimpleNamespace(device="cpu", vocab_size=9))  # type: ignore[arg-type]
+    assert (either.wants.hidden, either.wants.last) == ((-1, 3), 1)
+
+
+def test_all_parts_hear_of_what_begins() -> None:
+    """And of copies."""
+    heard: list[tuple[str, Sequence]] = []
+
+    class Notes(PromptLookup):
+        def begin(self, sequence: Sequence) -> None:
+            heard.append(("begin", sequence))
+
+        def fork(self, sequence: Sequence, copy: Sequence) -> None:
+            heard.append(("fork", copy))
+
+    either = Either([Notes(), Notes()])
+    one, two = (Sequence.start([1, 2], SamplingParams()) for _ in range(2))
+    either.begin(one)
+    either.fork(one, two)
+    assert heard == [("begin", one)] * 2 + [("fork", two)] * 2

@@ -19,7 +19,7 @@ from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.drafters.nothing import Nothing
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.models.budget import CacheBudget
-from foretoken.models.drafting.draft_model import DraftModel, as_causal_lm
+from foretoken.models.drafting.draft_model import UNUSED, DraftModel, as_causal_lm
 from foretoken.models.hf.adapter import HFModel
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
@@ -263,6 +263,8 @@ def test_another_vocabulary_is_refused() -> None:
     )
     with pytest.raises(ForetokenError, match="97 tokens and the target's 354"):
         DraftModel(TableModel.random(97), access)
+    access.vocab_size = 97 + UNUSED
+    assert DraftModel(TableModel.random(97), access).vocab_size == 353
 
 
 @pytest.mark.parametrize("method", ["sps", "cs_drafting", "specinfer"])

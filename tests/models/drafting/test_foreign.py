@@ -309,3 +309,38 @@ def test_a_copys_last_word_is_its_own() -> None:
     assert text.tokens == [2, 3, 0, 0] and made._model.pending(text) == 1
     whole = logits_after(model, text.tokens)
     torch.testing.assert_close(made.root_logits([copy])[0, 0], whole)
+
+
+@torch.inference_mode()
+def test_a_prompt_that_takes_nothing_over_is_read() -> None:
+    """Though an earlier text began alike."""
+    theirs, own = Pieces(list("ab ")), Pieces(["b", "a", " "])
+    access = ModelTarget(TableModel.random(3), 1, 32)
+    made = ForeignModel(ForeignOptions(TableModel.random(3), own, theirs), access, nodes=8)
+
+    def pending(reusable: int) -> int:
+        sequence = Sequence.start([0, 1, 0, 1], GREEDY)
+        sequence.salt, sequence.reusable = "", reusable
+        made.begin(sequence)
+        left = made._model.pending(sequence.state[made].text)
+        assert made.room(sequence)
+        made.root_logits([sequence])
+        made.end(sequence)
+        return left
+
+    assert [pending(3), pending(3), pending(0)] == [3, 0, 3]
+
+
+@torch.inference_mode()
+def test_a_token_that_is_nothing_to_the_model() -> None:
+    """Its text is what it was, and is read on from its last token."""
+    theirs, own = Pieces(["a", "b", "<end>"], end=2), Pieces(["b", "a"])
+    model, access = TableModel.random(2), ModelTarget(TableModel.random(3), 1, 32)
+    made = ForeignModel(ForeignOptions(model, own, theirs), access, nodes=8)
+    sequence = Sequence.start([0, 1], GREEDY)
+    made.begin(sequence)
+    for more in ([], [2]):
+        sequence.tokens += more
+        assert made.room(sequence)
+        found = made.root_logits([sequence])[0, 0]
+        torch.testing.assert_close(found, logits_after(model, [1, 0]))

@@ -8,10 +8,11 @@ from caches import stored
 from foretoken.models import layer_set
 from foretoken.models.drafting.self_model import SelfModel
 from foretoken.models.target import ModelTarget
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import logits_after
 from foretoken.testing.models import Pair
 from foretoken.tree import chains
-from partial_target import LAYERS, begun, without
+from partial_target import GREEDY, LAYERS, begun, without
 
 
 @torch.inference_mode()
@@ -65,3 +66,9 @@ def test_a_rerun_sees_the_history_and_itself(deep: Pair) -> None:
     assert torch.equal(held[:, :, 0], stored(target.cache)[:, :, 0, :, :5])
     some = SelfModel(target, range(2, 2 * LAYERS)).again(sequences, 3)
     assert not torch.allclose(some, said)
+
+
+def test_room_ends_with_the_context(deep: Pair) -> None:
+    lm = SelfModel(ModelTarget(deep.target, 1, 10), range(2))
+    texts = [Sequence.start([1] * length, GREEDY) for length in (3, 10, 11, 12)]
+    assert [lm.room(text) for text in texts] == [8, 1, 0, 0]

@@ -82,6 +82,7 @@ def test_tokens_that_the_model_lacks() -> None:
     """Special ones among them are left out; those that only the model has have no text."""
     few, many = (Vocabulary(Pieces(PIECES, end=5), size) for size in (5, 8))
     assert few.special == {} and few.texts == PIECES[:5]
+    assert Vocabulary(Pieces(PIECES, end=5), 3).starting("abb") == [1]
     assert many.texts == [*PIECES[:5], None, None, None]
 
 

@@ -63,9 +63,10 @@ def test_without_a_compiler_the_package_serves(
 def test_parts_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = written(tmp_path / "a", Kind.Q8_0)
     data = np.fromfile(tmp_path / "a", np.uint8)[stored.start :]
-    whole, _ = blocks.by_package(data, stored, torch.float32)
+    whole, largest = blocks.by_package(data, stored, torch.float32)
     monkeypatch.setattr(blocks, "_PART", 96)
-    assert torch.equal(blocks.by_package(data, stored, torch.float32)[0], whole)
+    found, most = blocks.by_package(data, stored, torch.float32)
+    assert torch.equal(found, whole) and most == largest
 
 
 def test_a_type_without_a_loop(tmp_path: Path) -> None:

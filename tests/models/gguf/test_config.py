@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,6 +126,48 @@ def test_the_rotation_in_windows_has_a_base_of_its_own(tmp_path: Path) -> None:
     assert rope["sliding_attention"]["rope_theta"] == 5e4
 
 
+def test_the_largest_gemma_scales_its_scores_by_another_width(tmp_path: Path) -> None:
+    """That of the states for each head."""
+    for layers, width in ((62, 16), (61, 32)):
+        found = read(tmp_path, "gemma3", also={"gemma3.block_count": layers})
+        assert found.query_pre_attn_scalar == width
+
+
+def test_padding_by_a_token_that_there_is_not(tmp_path: Path) -> None:
+    for token, kept in ((gguf_files.VOCAB, None), (gguf_files.VOCAB - 1, gguf_files.VOCAB - 1)):
+        also = {"tokenizer.ggml.padding_token_id": token}
+        assert read(tmp_path, also=also).pad_token_id == kept
+
+
+def completed(path: Path, made: dict[str, Any], also: dict[str, Any]) -> Any:
+    pairs = {f"llama.{name}": value for name, value in also.items()}
+    file = GGUFFile(gguf_files.written(path / "a.gguf", also=pairs))
+    return config.completed(file, SimpleNamespace(**made))
+
+
+def test_what_transformers_leaves_at_its_defaults(tmp_path: Path) -> None:
+    """Phi 3's window, of which 0 is none, Gemma 2's soft caps, and the scale of its scores."""
+    for window, kept in ((0, None), (8, 8)):
+        phi = {"model_type": "phi3", "sliding_window": 2047}
+        made = completed(tmp_path, phi, {"attention.sliding_window": window})
+        assert made.sliding_window == kept
+    gemma = {"model_type": "gemma2", "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32}
+    gemma |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    for layers, width in ((46, 16), (42, 32)):
+        given = {**gemma, "num_hidden_layers": layers}
+        made = completed(tmp_path, given, {"attn_logit_softcapping": 20.0})
+        assert made.query_pre_attn_scalar == width
+        assert (made.attn_logit_softcapping, made.final_logit_softcapping) == (20.0, 30.0)
+
+
+def test_a_part_of_each_head_that_transformers_would_not_turn(tmp_path: Path) -> None:
+    rope = {"rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    made = {"model_type": "stablelm", "rope_parameters": rope, "head_dim": 32}
+    assert completed(tmp_path, made, {"rope.dimension_count": 16}).dtype == torch.float32
+    with pytest.raises(ForetokenError, match="turn 32 of 32 numbers, and transformers reads 16"):
+        completed(tmp_path, made, {"rope.dimension_count": 32})
+
+
 def test_factors_of_llama_3_are_recognised(tmp_path: Path) -> None:
     """As llama.cpp's converter writes them: what each frequency is divided by."""
     from foretoken.models.native.rope import scaled
@@ -148,9 +191,15 @@ def test_factors_of_llama_3_are_recognised(tmp_path: Path) -> None:
     }
     with pytest.raises(ForetokenError, match=r"rope_freqs\.weight is no scaling of Llama 3's"):
         read(tmp_path, also=huge, extra={"rope_freqs.weight": factors.numpy()})
-    factors[5] *= 2
-    with pytest.raises(ForetokenError, match=r"rope_freqs\.weight is no scaling of Llama 3's"):
-        read(tmp_path, also=also, extra={"rope_freqs.weight": factors.numpy()})
+    with pytest.raises(ForetokenError, match="rotary scaling, which transformers leaves out"):
+        config.check_rope(GGUFFile(tmp_path / "a.gguf"))
+    both = also | {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0}
+    with pytest.raises(ForetokenError, match="two kinds of rotary scaling"):
+        read(tmp_path, also=both, extra={"rope_freqs.weight": factors.numpy()})
+    for off in (1.01, 2):
+        factors[5] *= off
+        with pytest.raises(ForetokenError, match=r"rope_freqs\.weight is no scaling of Llama 3's"):
+            read(tmp_path, also=also, extra={"rope_freqs.weight": factors.numpy()})
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -80,6 +80,8 @@ def test_a_tied_model_with_a_head_of_its_own(tmp_path: Path) -> None:
         path = tmp_path / f"{number}.gguf"
         written(folder, path)
         assert ("output.weight" in GGUFFile(path).tensors) == apart
+        gguf.FolderSource(folder, given := read_config(folder), None)
+        assert given.tie_word_embeddings, "it is the caller's"
         found = logits_after(load_model(path, backend="plain"), IDS)
         expected = logits_after(load_model(folder, backend="plain"), IDS)
         assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
@@ -137,6 +139,21 @@ def test_a_tensor_without_a_name_is_refused(tmp_path: Path) -> None:
     stored_models.change_tensors(folder, lambda t: t.update({"model.extra": torch.zeros(3)}))
     with pytest.raises(ForetokenError, match=r"'model\.extra' has no name"):
         written(folder, tmp_path / "a.gguf")
+
+
+def test_names_of_a_model_without_its_head(tmp_path: Path) -> None:
+    """As transformers stores the model under a head: those of the whole begin with `model.`."""
+    folder = stored_models.written(tmp_path / "model", tie_word_embeddings=True)
+    expected = logits_after(load_model(folder, backend="plain"), IDS)
+
+    def shorten(tensors: dict[str, Any]) -> None:
+        for name in list(tensors):
+            tensors[name.removeprefix("model.")] = tensors.pop(name)
+
+    stored_models.change_tensors(folder, shorten)
+    written(folder, tmp_path / "a.gguf")
+    found = logits_after(load_model(tmp_path / "a.gguf", backend="plain"), IDS)
+    assert torch.allclose(found, expected, atol=1e-5 * float(expected.abs().max()))
 
 
 def test_rotary_frequencies_are_left_out(tmp_path: Path) -> None:
@@ -198,6 +215,19 @@ INCOMPLETE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "embedding": (
         lambda folder: stored_models.change_tensors(
             folder, lambda tensors: tensors.pop("model.embed_tokens.weight")
+        ),
+        r"has no tensor 'model\.embed_tokens\.weight'",
+    ),
+    "embedding and head": (
+        lambda folder: (
+            stored_models.change_config(folder, tie_word_embeddings=True),
+            stored_models.change_tensors(
+                folder,
+                lambda tensors: (
+                    tensors.pop("model.embed_tokens.weight"),
+                    tensors.pop("lm_head.weight"),
+                ),
+            ),
         ),
         r"has no tensor 'model\.embed_tokens\.weight'",
     ),

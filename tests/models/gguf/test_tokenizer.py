@@ -122,7 +122,7 @@ def test_a_template_for_tools(tmp_path: Path) -> None:
     assert made.apply_chat_template(turns, tools=tools, tokenize=False) == "the"
     pairs = vocabulary.metadata(made, gguf_files.VOCAB)
     assert {key: pairs[key] for key in also} == also
-    no_other = also | {"tokenizer.chat_template": None}
+    no_other = also | {"tokenizer.chat_template": None, "tokenizer.chat_template.rag": "a"}
     alone = tokenizer.read(GGUFFile(gguf_files.written(tmp_path / "b.gguf", also=no_other)))
     assert alone.chat_template is None, "no one can talk plainly by it"
 
@@ -132,6 +132,7 @@ def test_no_space_is_put_before_a_text_where_the_file_says_so(tmp_path: Path) ->
     path = gguf_files.written(tmp_path / "a.gguf", also=pieces(add_space_prefix=False))
     made = tokenizer.read(GGUFFile(path))
     assert made.convert_ids_to_tokens(made("ab")["input_ids"]) == ["<s>", "ab"]
+    assert made.decode(made(" ab", add_special_tokens=False)["input_ids"]) == " ab"
 
 
 @pytest.mark.parametrize("prefix", [True, False])
@@ -228,15 +229,17 @@ def test_words_are_those_of_transformers() -> None:
     }
 
 
-def test_control_tokens_outside_ascii(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [3, 1])
+def test_control_tokens_outside_ascii(kind: int, tmp_path: Path) -> None:
     """DeepSeek's marks are single tokens of the file's own ids, and are written as they are; where
-    transformers gives them ids beyond the vocabulary."""
+    transformers gives them ids beyond the vocabulary. One with a part of its own is such a mark,
+    whatever its type."""
     begin, user = "<｜begin▁of▁sentence｜>", "<｜User｜>"
     tokens = [*gguf_files.tokens()[:-2], begin, user]
     count = len(tokens)
     also = {
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1] * (count - 2) + [3, 3],
+        "tokenizer.ggml.token_type": [1] * (count - 2) + [kind, 3],
         "tokenizer.ggml.pre": "deepseek-r1-qwen",
         "tokenizer.ggml.bos_token_id": count - 2,
         "tokenizer.ggml.eos_token_id": count - 2,
@@ -389,3 +392,27 @@ def test_of_merges_that_are_as_good_those_with_a_longer_left_part_come_first() -
     file: Any = SimpleNamespace(metadata={})
     found = tokenizer._merges(file, vocabulary, [0.0] * 6)
     assert found == [("ab", "c"), ("a", "bc"), ("a", "b"), ("b", "c")]
+    by_place = tokenizer._merges(file, vocabulary, None)
+    assert by_place == [("a", "b"), ("b", "c"), ("ab", "c"), ("a", "bc")]
+
+
+def test_gemmas_merges_follow_from_its_vocabularys_order(tmp_path: Path) -> None:
+    """Whatever the scores that a converter wrote."""
+    tokens = [*PIECES[:8], "bb", *PIECES[9:], *BYTES]
+    scores = [-9.0 * (token == "ab") for token in tokens]
+    also = pieces(tokens=tokens, scores=scores)
+    assert cut(tmp_path / "a.gguf", "abb", "gemma3", **also) == ["<s>", "ab", "b"]
+
+
+def test_what_gemma_has_no_bytes_for(tmp_path: Path) -> None:
+    """It is written as the unknown token."""
+    also = pieces(tokens=PIECES, scores=[0.0] * len(PIECES), token_type=TYPES[: len(PIECES)])
+    assert cut(tmp_path / "a.gguf", "acb", "gemma3", **also) == ["<s>", "a", "<unk>", "b"]
+
+
+def test_tokenizers_that_transformers_reads() -> None:
+    """Those of models that run by its code."""
+    for words, ours in (("qwen2", True), ("not known", True), ("qwen35", False)):
+        pairs = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": words}
+        file: Any = SimpleNamespace(architecture="qwen2", metadata=pairs)
+        assert tokenizer.serves(file) is ours

@@ -86,6 +86,23 @@ def test_what_cannot_be_written() -> None:
         vocabulary.metadata(bytewise("[a-z]+"), 500)
     with pytest.raises(ForetokenError, match="it has tokens up to 262, and the model 100"):
         vocabulary.metadata(bytewise(r"\s+"), 100)
+    with pytest.raises(ForetokenError, match="it has tokens up to 262, and the model 262"):
+        vocabulary.metadata(bytewise(r"\s+"), 262)
+    uncut, as_bytes = bytewise("a"), pre_tokenizers.ByteLevel(use_regex=False)
+    uncut.backend_tokenizer.pre_tokenizer = as_bytes
+    with pytest.raises(ForetokenError, match="its way of cutting text has no name"):
+        vocabulary.metadata(uncut, 500)
     words = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, "a")))
     with pytest.raises(ForetokenError, match="it is no BPE"):
         vocabulary.metadata(words, 10)
+
+
+def test_what_each_token_is() -> None:
+    """By its type and, in SentencePiece's way, the place of the merge that makes it."""
+    tokens = ("<unk>", "<0x41>", "<0xlong>", "a", "b", "ab", "ba")
+    ids = {token: i for i, token in enumerate(tokens)}
+    merges = [("a", "b"), ("b", "a")]
+    made = Tokenizer(models.BPE(ids, merges, unk_token="<unk>", byte_fallback=True))
+    pairs = vocabulary.metadata(PreTrainedTokenizerFast(tokenizer_object=made), len(tokens) + 1)
+    assert pairs["tokenizer.ggml.token_type"] == [2, 6, 1, 1, 1, 1, 1, 5]
+    assert pairs["tokenizer.ggml.scores"] == [*[0.0] * 6, -1.0, 0.0]

@@ -26,7 +26,7 @@ from foretoken.models.native.transformer import Transformer
 from foretoken.models.prune import prune
 from foretoken.models.target import ModelTarget
 from foretoken.testing import check_greedy, check_seeded, logits_after, native, related
-from foretoken.testing.checks import PROMPTS, texts
+from foretoken.testing.checks import PROMPTS
 from foretoken.testing.models import Pair
 from stored_models import FAMILIES, IDS, original, real_file
 
@@ -46,11 +46,9 @@ def pair_of(family: str) -> Pair:
     return Pair(native(model), native(related(model)), model)
 
 
-def theirs(family: str, prompt: list[int], tokens: int) -> list[int]:
+def theirs(model: Any, prompt: list[int], tokens: int) -> list[int]:
     """What transformers' `generate` writes."""
-    out = pair_of(family).transformers.generate(
-        torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False
-    )
+    out = model.generate(torch.tensor([prompt]), max_new_tokens=tokens, do_sample=False)
     ids: list[int] = out[0, len(prompt) :].tolist()
     return ids
 
@@ -59,18 +57,30 @@ def theirs(family: str, prompt: list[int], tokens: int) -> list[int]:
 def test_the_text_is_what_transformers_writes(family: str) -> None:
     """By chains and trees of a small model and by the model's own first layers, in a batch."""
     pair = pair_of(family)
+    written = [theirs(pair.transformers, prompt, 24) for prompt in PROMPTS]
     for drafter in (
         lambda pair: SmallLM(pair.draft, 3),
         lambda pair: SmallTree(pair.draft),
         lambda pair: EarlyExit(2),
     ):
         rule = build({"method": drafter(pair)}).verifier
-        outputs = check_greedy(drafter, rule, pair, slots=3, prompts=PROMPTS, tokens=24)
-        for prompt, written in zip(PROMPTS, texts(outputs), strict=True):
-            assert written == theirs(family, list(prompt), 24)
+        outputs = check_greedy(drafter, rule, pair, slots=3, prompts=PROMPTS, expected=written)
         assert sum(output.stats.accepted for output in outputs) > 5
     copies = PromptLookup(3)
     check_seeded(lambda _: PromptLookup(3), build({"method": copies}).verifier, pair, slots=2)
+
+
+@cache
+def windowed(kinds: tuple[str, ...]) -> tuple[Any, Any, list[list[int]], list[list[int]]]:
+    """A model of a window of five tokens, one that is like it, long prompts and what transformers
+    writes to them."""
+    numbers: dict[str, Any] = {"num_hidden_layers": 4, "head_dim": 16, "sliding_window": 5}
+    numbers |= {"max_position_embeddings": 512, "layer_types": [f"{k}_attention" for k in kinds]}
+    model = original("gemma3_text", **numbers).double()
+    model.generation_config.eos_token_id = None
+    rng = random.Random(0)
+    prompts = [[rng.randrange(97) for _ in range(n)] for n in (190, 40)]
+    return model, related(model), prompts, [theirs(model, prompt, 40) for prompt in prompts]
 
 
 @pytest.mark.parametrize("run", [native, HFModel])
@@ -81,17 +91,8 @@ def test_windows_return_what_they_have_passed(
     """Long texts, whose windows' memory is given back on the way, and that of a draft model: they
     are what transformers writes, also in copies that come when the prompt is gone."""
     monkeypatch.setattr("foretoken.models.cache._TRIMMED", 1)
-    numbers: dict[str, Any] = {"num_hidden_layers": 4, "head_dim": 16, "sliding_window": 5}
-    numbers |= {"max_position_embeddings": 512, "layer_types": [f"{k}_attention" for k in kinds]}
-    model = original("gemma3_text", **numbers).double()
-    model.generation_config.eos_token_id = None
-    small, rng = run(related(model)), random.Random(0)
-    prompts = [[rng.randrange(97) for _ in range(n)] for n in (190, 40)]
-    wanted = [
-        model.generate(torch.tensor([p]), max_new_tokens=60, do_sample=False)[0, len(p) :].tolist()
-        for p in prompts
-    ]
-    params = SamplingParams(temperature=0, max_tokens=60, n=2)
+    model, like, prompts, wanted = windowed(kinds)
+    small, params = run(like), SamplingParams(temperature=0, max_tokens=40, n=2)
     for method in ({"method": "sps", "model": small}, {"method": "specinfer", "model": small}):
         llm = LLM(
             run(model),

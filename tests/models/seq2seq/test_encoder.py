@@ -182,6 +182,10 @@ def test_states_are_the_targets_of_the_same_source(folders: tuple[Path, Path]) -
         feed = chain_feed(reader.new_cache(1, 40), [0], [SOURCES[4]])
         own = loaded(folders[1]).encoder.read(feed, [SOURCES[4]])
         assert torch.equal(reader.encoder.read(feed, [SOURCES[4]]), own)
+        both = [SOURCES[0], SOURCES[4]]  # of which one is known
+        feed = chain_feed(reader.new_cache(2, 40), [0, 1], both)
+        own = loaded(folders[1]).encoder.read(feed, both)
+        assert torch.equal(reader.encoder.read(feed, both), own)
 
 
 @torch.inference_mode()

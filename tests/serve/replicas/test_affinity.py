@@ -70,6 +70,15 @@ def test_who_has_gone_is_forgotten() -> None:
     assert affinity.order(["b", "c"], LONG)[0] == "c"
 
 
+def test_requests_of_who_has_gone_are_no_load() -> None:
+    affinity = _two()
+    for _ in range(3):
+        affinity.begun("a", LONG)
+    affinity.keep(["b"])
+    affinity.begun("b", "")
+    assert affinity.order(["a", "b"], "")[0] == "a"  # which is there again
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """The oldest is forgotten first."""
     affinity: Affinity[str] = Affinity(9)
@@ -77,6 +86,16 @@ def test_what_is_remembered_is_bounded() -> None:
     affinity.begun("a", "".join(f"{i:016d}" for i in range(MOST // BLOCK)))
     affinity.begun("b", "v" * 64)
     assert affinity.order(["a", "b"], LONG)[0] == "b"
+
+
+def test_what_was_read_again_is_remembered() -> None:
+    affinity: Affinity[str] = Affinity(9)
+    affinity.begun("a", LONG)
+    others = MOST // BLOCK - len(LONG) // BLOCK
+    for text in ("".join(f"{i:016d}" for i in range(others)), LONG, "u" * 9 * BLOCK):
+        affinity.begun("a", text)
+    affinity.begun("b", "v" * 64)
+    assert affinity.order(["a", "b"], LONG)[0] == "a"
 
 
 def test_a_request_without_a_text_goes_to_the_less_loaded() -> None:

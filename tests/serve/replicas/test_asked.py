@@ -30,6 +30,8 @@ def _asked(body: Any, path: str = "/v1/completions", most: int = 10**6) -> Asked
     [
         ({"prompt": "a"}, 77),
         ({"prompt": "a", "seed": None}, 77),
+        ({"prompt": "a", "seed": -1}, 77),
+        ({"prompt": ["a"]}, 77),
         ({"prompt": [1, 2]}, 77),
         ({"prompt": "a", "seed": 0}, 0),
         ({"prompt": ["a", "a"]}, None),

@@ -160,7 +160,8 @@ class _Memory:
     def insert(self, found: Seq[Ids], following: int, most: int) -> None:
         """Keep what was found [K] at several places, then what follows it, nearest first, then what
         was there before; of each the latest first, and `most` in all."""
-        ahead = np.arange(following + 1)[:, None] + np.concatenate(found[::-1])
+        most_ahead = min(following, len(self._all))
+        ahead = np.arange(most_ahead + 1)[:, None] + np.concatenate(found[::-1])
         ids = np.concatenate((ahead[ahead < len(self._all)], self.ids))
         _, first = np.unique(ids, return_index=True)
         self.ids = ids[np.sort(first)[:most]]
