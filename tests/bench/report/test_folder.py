@@ -161,7 +161,10 @@ def test_what_the_plan_says_of_an_unfinished_run(
     checkpoints: tuple[Path, Path], tmp_path: Path
 ) -> None:
     """Where it is asked, whose answers it goes on from, what counts, and what was tuned."""
-    asked, server = plan(checkpoints[0]), {"base_url": "http://a", "baseline_url": "http://b"}
+    asked, server = (
+        plan(checkpoints[0]),
+        {"base_url": "http://127.0.0.1", "baseline_url": "http://127.0.0.1:9"},
+    )
     tuned = {"tuned:fast": {"method": "pld", "prompt_lookup_max": 2}}
     asked["targets"] = [{**asked["targets"][0], "methods": tuned}]
     for given, history, threshold in (
