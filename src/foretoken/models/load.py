@@ -76,15 +76,19 @@ def load_model(
             f"draft_vocab_size is for decoder-only draft models that run natively, and {source} "
             f"doesn't: {theirs}; leave it out."
         )
-    if getattr(config, "is_encoder_decoder", False):
+    encodes = getattr(config, "is_encoder_decoder", False)
+    if weights_memory is not None:
+        other = theirs and f"it runs by transformers' code ({theirs})"
+        other = "it is an encoder–decoder" if encodes else other
+        offloaded.check(source, other, place, backend, weights_memory)
+    if encodes:
+        asked = kind, place, backend, model_impl, max_model_len
         with within_memory(source, place):
-            return _ending(seq2seq.load(folder, config, kind, place, backend, model_impl), ends)
+            return _ending(seq2seq.load(folder, config, *asked), ends)
     if model_impl == "native" and reason:
         raise ForetokenError(
             f"{source} can't be served natively: {reason}; use model_impl='transformers'."
         )
-    if weights_memory is not None:
-        offloaded.check(source, theirs, place, backend, weights_memory)
     if model_impl == "transformers" or reason:
         _check_no_backend(backend, source, reason)
         from foretoken.models.hf import adapter

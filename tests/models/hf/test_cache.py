@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from threading import Thread
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,15 +14,19 @@ from transformers import LlamaConfig, MinistralConfig, MistralConfig, ModernBert
 from transformers.cache_utils import DynamicCache
 
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import KVCache, KVShape, alike
 from foretoken.models.feed import chain_feed
 from foretoken.models.hf.cache import (
     Answers,
     Storage,
     evaluating,
+    grouped_heads,
     looks,
     masks,
+    pass_cache,
     unfit,
+    unsupported,
     windows,
 )
 from foretoken.testing import tiny_transformers
@@ -141,6 +146,118 @@ def test_answers_are_for_the_thread_that_asks() -> None:
     assert seen == ["theirs"] and module("theirs") == "theirs"
 
 
+def test_answers_last_while_one_thread_asks() -> None:
+    """The first that ends takes nothing from another."""
+    module, seen = torch.nn.Identity(), []
+    answers, asks, ended = Answers(module), Event(), Event()
+
+    def ask() -> None:
+        with answers("theirs"):
+            asks.set()
+            ended.wait(5)
+            seen.append(module("own"))
+
+    thread = Thread(target=ask)
+    thread.start()
+    asks.wait(5)
+    with answers("mine"):
+        pass
+    assert module("own") == "own"
+    ended.set()
+    thread.join()
+    assert seen == ["theirs"] and "forward" not in vars(module)
+
+
+def test_a_forward_that_was_put_in_before_is_put_back() -> None:
+    """accelerate's hooks are such; also after an error, and for other threads meanwhile."""
+    module, seen = torch.nn.Identity(), []
+
+    def hooked(given: Any) -> str:
+        return f"hooked {given}"
+
+    vars(module)["forward"] = hooked
+    answers = Answers(module)
+    with pytest.raises(ValueError, match="once"), answers("mine"):
+        thread = Thread(target=lambda: seen.append(module("theirs")))
+        thread.start()
+        thread.join()
+        raise ValueError("once")
+    assert vars(module)["forward"] is hooked
+    assert [*seen, module(1)] == ["hooked theirs", "hooked 1"]
+
+
+def test_grouped_heads_are_asked_for_during_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU; what a user has set stays."""
+    name, cpu = "TRANSFORMERS_SDPA_FORCE_GQA", torch.device("cpu")
+    monkeypatch.delenv(name, raising=False)
+    with grouped_heads(torch.device("cuda")):
+        assert name not in os.environ
+    with pytest.raises(ValueError, match="once"), grouped_heads(cpu):
+        assert os.environ[name] == "1"
+        raise ValueError("once")
+    assert name not in os.environ
+    monkeypatch.setenv(name, "0")
+    with grouped_heads(cpu):
+        assert os.environ[name] == "0"
+    assert os.environ[name] == "0"
+
+
+@pytest.mark.parametrize("rows", [[0, 1], [1, 2], [2, 1], [2, 0], [1]])
+def test_a_pass_reads_its_rows_in_their_order(rows: list[int]) -> None:
+    """And writes them there, wherever their slots lie."""
+    cache = KVCache(alike(1, 1, 2), 3, 8, torch.float32, torch.device("cpu"))
+    for slot in range(3):
+        cache.layer[0].keys[slot, :, : slot + 1] = cache.layer[0].values[slot] = slot + 1
+    cache.lengths[:] = [1, 2, 3]
+    layer = pass_cache(cache, chain_feed(cache, rows, [[5]] * len(rows))).layers[0]
+    new = -1.0 - torch.arange(len(rows)).view(-1, 1, 1, 1).expand(-1, 1, 1, 2)
+    keys, values = layer.update(new, 2 * new)
+    for row, slot in enumerate(rows):
+        own = [slot + 1.0] * (slot + 1) + [-1.0 - row]
+        assert keys[row, 0, : slot + 2, 1].tolist() == own
+        assert values[row, 0, slot + 1].tolist() == [-2.0 - 2 * row] * 2
+        assert cache.layer[0].keys[slot, 0, : slot + 2, 0].tolist() == own
+    longest = max(rows) + 2
+    assert keys.shape[2] == longest == layer.get_mask_sizes(1)[0] == layer.get_seq_length() + 1
+
+
+LEFT_OUT: dict[str, tuple[dict[str, Any], str | None]] = {
+    "sparse": ({"attention_type": "block_sparse"}, "leaves cells of the cache out"),
+    "a window of places": ({"keep_window_size": 4}, "leaves cells of the cache out"),
+    "chunks": ({"attention_chunk_size": 8}, "cut into chunks"),
+    "local": ({"attention_layers": ["global", "local"]}, "local attention"),
+    "alibi": ({"attn_config": {"alibi": True}}, "ALiBi"),
+    "a state": ({"layers_block_type": ["attention", "mamba"]}, "layers of type mamba keep"),
+    "ordinary": ({"layers_block_type": ["attention"] * 2, "attn_config": {"alibi": False}}, None),
+    "chunks that layers list": (
+        {"attention_chunk_size": 8, "layer_types": ["chunked_attention", "full_attention"]},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_a_configuration_tells(name: str) -> None:
+    given, why = LEFT_OUT[name]
+    config = SimpleNamespace(model_type="other", **given)
+    config.get_text_config = lambda decoder: config
+    found = unsupported(config)
+    assert found is None if why is None else why in str(found) and "; use a" in str(found)
+
+
+def test_what_a_loaded_model_tells() -> None:
+    """What its forward takes, and where its weights lie."""
+    model, decoder = tiny_transformers(), SimpleNamespace()
+    decoder.forward = lambda input_ids, past_key_values: None
+    assert "takes no position_ids" in str(unfit(model, decoder))
+    decoder.forward = lambda input_ids, position_ids: None
+    assert "takes no past_key_values" in str(unfit(model, decoder))
+    decoder.forward = lambda input_ids, **more: None
+    assert unfit(model, decoder) is None
+    model.lm_head.weight = torch.nn.Parameter(torch.empty(2, device="meta"))
+    assert "several devices" in str(unfit(model, decoder))
+
+
 def test_each_layer_stores_its_own_shape() -> None:
     """Layers may differ, and keys from values in their width; not in their heads."""
     seen, unlike = DynamicCache(), DynamicCache()
@@ -149,7 +266,12 @@ def test_each_layer_stores_its_own_shape() -> None:
     config = LlamaConfig()
     storage = Storage("Tiny", seen, config)
     assert storage.shapes == [KVShape(2, 4, 4), KVShape(2, 6, 8)]
-    held = storage.new(3, 16, 16, 0, None)
+    windowed = Storage("Tiny", seen, MistralConfig(sliding_window=8)).shapes
+    assert [shape.window for shape in windowed] == [8, 8]
+    budget = CacheBudget()
+    held = storage.new(3, 16, 20, 4, budget)
+    assert (held.positions, held.spare, held.max_length) == (20, 4, 20)
+    assert budget.needs(10) == held.needs(10) > 0
     assert [tuple(x.shape[i] for i in (0, 1, 3)) for x in held.layer[1]] == [(3, 2, 6), (3, 2, 8)]
     unlike.update(torch.zeros(1, 2, 3, 4), torch.zeros(1, 1, 3, 4), 0)
     with pytest.raises(ForetokenError, match="number of heads"):

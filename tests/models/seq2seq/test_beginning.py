@@ -31,6 +31,21 @@ def test_settings_come_before_the_configuration(tmp_path: Path) -> None:
 def test_the_start_is_the_beginning_of_texts_where_none_is_named() -> None:
     assert beginning({"bos_token_id": 2}, config()).opening == (2,)
     assert beginning({"bos_token_id": 2}, config(decoder_start_token_id=3)).opening == (3,)
+    assert beginning({}, config(bos_token_id=5)).opening == (5,)
+
+
+def test_how_a_text_is_searched_for_is_left_to_the_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And said; settings that change nothing, or that a server reads, are not."""
+    idle = {"decoder_start_token_id": 4, "num_beams": 1, "min_length": 0, "suppress_tokens": None}
+    file = tmp_path / "generation_config.json"
+    file.write_text(json.dumps({**idle, "temperature": 0.5}))
+    assert read_beginning(tmp_path, config()).opening == (4,)
+    assert not caplog.text
+    file.write_text(json.dumps({**idle, "num_beams": 4, "no_repeat_ngram_size": 3}))
+    assert read_beginning(tmp_path, config()).opening == (4,)
+    assert "asks for num_beams=4, no_repeat_ngram_size=3," in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -41,6 +56,7 @@ def test_the_start_is_the_beginning_of_texts_where_none_is_named() -> None:
         ({"decoder_start_token_id": 1, "forced_bos_token_id": True}, "the token True"),
         ({"decoder_start_token_id": 1, "bad_words_ids": [[1, 2]]}, "only single ids"),
         ({"decoder_start_token_id": 1, "bad_words_ids": 5}, "only single ids"),
+        ({"decoder_start_token_id": 1, "bad_words_ids": [5]}, "only single ids"),
         ({"decoder_start_token_id": 1, "bad_words_ids": [[-1]]}, "the token -1"),
     ],
 )

@@ -12,7 +12,7 @@ from foretoken.errors import ForetokenError
 from foretoken.models.feed import chain_feed
 from foretoken.models.seq2seq.beginning import Beginning
 from foretoken.models.seq2seq.build import build_seq2seq, sinusoids
-from seq2seq_models import CPU, NAMES, SOURCES, VOCAB, native_of, theirs, tiny
+from seq2seq_models import CPU, EOS, NAMES, SOURCES, VOCAB, native_of, theirs, tiny
 
 
 def test_sinusoids_are_marians() -> None:
@@ -28,7 +28,7 @@ def test_what_is_counted(name: str) -> None:
     fixed = {id(p) for n, p in model.named_parameters() if name == "marian" and "positions" in n}
     bias = 0 if name.startswith("t5") else VOCAB
     counted = sum(p.numel() for p in model.parameters() if id(p) not in fixed)
-    assert native.parameters == counted + bias
+    assert native.parameters == counted + bias and native.eos_ids == {EOS}
     decoder = model.get_decoder()
     once = ("EncDecAttention.k", "EncDecAttention.v", "encoder_attn.k", "encoder_attn.v")
     read = sum(

@@ -7,6 +7,7 @@ import torch
 from foretoken.models.budget import CacheBudget
 from foretoken.models.cache import alike
 from foretoken.models.seq2seq.cache import SourcedCache, padding_mask
+from foretoken.models.warm import Text
 
 CPU = torch.device("cpu")
 
@@ -40,6 +41,20 @@ def test_a_sample_gets_a_copy() -> None:
     cache.copy_source(0, 1)
     assert cache.source_lengths([1]) == [6]
     assert torch.equal(cache.sources.layer[0].values[1], cache.sources.layer[0].values[0])
+
+
+def test_nothing_of_another_text_is_kept() -> None:
+    """The same text after another source is another one."""
+    cache, text = cache_of(), Text([7, 8, 9], "salt")
+    fill(cache, cache.acquire(0, text, 2), 6, 1.0)
+    cache.reserve([0], [3])
+    cache.lengths[0] = 3
+    assert cache.acquire(1, text, 2) == 1 and cache.lengths[1] == 0  # beside it
+    cache.release(1, warm=True)
+    cache.release(0, warm=True)
+    assert cache.warm == 0 == cache.sources.warm
+    slot = cache.acquire(2, text, 2)
+    assert cache.lengths[slot] == 0 and cache.source_lengths([slot]) == [0]
 
 
 def test_padding_is_not_seen() -> None:

@@ -20,7 +20,7 @@ from foretoken.config import build
 from foretoken.models.drafting.draft_model import DraftModel
 from foretoken.models.feed import chain_feed
 from foretoken.models.load import load_model
-from foretoken.models.seq2seq.encoder import Encoder, Lent
+from foretoken.models.seq2seq.encoder import Encoder, Lent, Origin
 from foretoken.models.seq2seq.model import Seq2Seq
 from foretoken.models.seq2seq.stack import Stack
 from foretoken.models.seq2seq.target import target_for
@@ -155,6 +155,34 @@ def test_what_else_an_encoder_depends_on(folders: tuple[Path, Path]) -> None:
     assert narrow is other
     changed(draft, "shared.weight")
     assert not shares(base, draft)
+
+
+def origin(
+    folder: Path, table: str = "shared", changed: Mapping[str, torch.Tensor] = MappingProxyType({})
+) -> Origin:
+    """Of a folder with a table of embeddings and a norm."""
+    folder.mkdir()
+    weights = {table: torch.ones(3, 2), "norm": torch.ones(2), **changed}
+    save_file(weights, folder / "model.safetensors")
+    return Origin((7,), ("shared", "own"), ("norm", "absent"), folder)
+
+
+def test_encoders_of_two_folders(tmp_path: Path) -> None:
+    """The table may have another name; what is in neither folder tells nothing. Numbers that are
+    stored otherwise were rounded otherwise, perhaps."""
+    one = origin(tmp_path / "one")
+    assert one.makes(one) and one.makes(origin(tmp_path / "named", "own"))
+    others = {
+        "half": {"norm": torch.ones(2, dtype=torch.float16)},
+        "more": {"absent": torch.ones(2)},
+        "table": {"shared": torch.ones(3, 2) * 2},
+        "none": {"shared": torch.ones(3, 2), "norm": torch.zeros(2)},
+    }
+    for name, given in others.items():
+        other = origin(tmp_path / name, changed=given)
+        assert not one.makes(other) and not other.makes(one)
+    assert not one.makes(one._replace(folder=None)) and not one._replace(folder=None).makes(one)
+    assert not one.makes(one._replace(settings=(8,)))
 
 
 @torch.inference_mode()

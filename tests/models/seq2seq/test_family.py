@@ -35,6 +35,13 @@ def test_each_name_is_a_tensor_of_transformers(name: str) -> None:
     assert all(any(end in key for end in ends) for key in there - called)
 
 
+def test_the_context_of_a_t5() -> None:
+    """Its positions are distances, so it is what a configuration says, if that says anything."""
+    shape = FAMILIES["t5"].shape
+    assert shape(tf.T5Config()).max_length == 512
+    assert shape(tf.T5Config(n_positions=64)).max_length == 64
+
+
 def test_what_cant_be_served() -> None:
     assert unsupported(tf.T5Config()) is None
     assert "'pegasus' is not one of t5, bart" in str(unsupported(tf.PegasusConfig()))
@@ -48,7 +55,13 @@ def test_what_cant_be_served() -> None:
     [
         ("bart", tf.BartConfig(d_model=30, decoder_attention_heads=4), "a multiple of"),
         ("bart", tf.BartConfig(encoder_layers=0), "encoder_layers"),
+        ("bart", tf.BartConfig(decoder_layers=20_000), "decoder_layers"),
+        ("bart", tf.BartConfig(d_model=16, encoder_attention_heads=5), "encoder_attention_heads,"),
         ("t5", tf.T5Config(d_kv=0), "d_kv"),
+        ("t5", tf.T5Config(num_decoder_layers=20_000), "num_decoder_layers"),
+        ("t5", tf.T5Config(n_positions="512"), "n_positions"),
+        ("t5", tf.T5Config(relative_attention_num_buckets=3), "4 buckets or more"),
+        ("t5", tf.T5Config(relative_attention_max_distance=16), "above half of them"),
     ],
 )
 def test_numbers_that_make_no_model(family: str, config: object, said: str) -> None:

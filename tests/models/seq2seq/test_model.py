@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from foretoken.errors import ForetokenError
+from foretoken.models.budget import CacheBudget
 from foretoken.models.feed import chain_feed, tree_feed
 from foretoken.models.seq2seq.cache import SourcedCache
 from foretoken.trees.from_lists import from_paths
@@ -103,6 +104,39 @@ def test_a_model_in_float32_is_the_same_model() -> None:
 
 
 @torch.inference_mode()
+def test_a_context_may_be_full() -> None:
+    """Sources and texts take all positions that the tables have, beside rows of other lengths,
+    whose padding would lie beyond them."""
+    native, full = native_of(tiny("bart")), [3 + i % 50 for i in range(64)]
+    cache = native.new_cache(2, 64, spare=8)
+    slots, sources = [cache.acquire(row) for row in range(2)], (full, SOURCES[0])
+    native.read(sources, slots, cache)
+    native.forward(chain_feed(cache, slots, [full[:-1], [1, 9]], logits=False), cache)
+    cache.lengths[:] = [63, 2]
+    feed = chain_feed(cache, slots, [full[-1:], [5, 6, 7, 8]])
+    logits = native.forward(feed, cache).logits
+    assert logits is not None
+    for row, text in enumerate((full, [1, 9, 5, 6, 7, 8])):
+        close(logits[row, 0], wanted("bart", sources[row], text)[-1])
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [[0, 1], [1, 0], [1]])
+def test_keys_and_values_in_fewer_bits(rows: list[int]) -> None:
+    """Those of sources too."""
+    native = native_of(tiny("bart"))
+    cache = native.new_cache(2, 32, budget=CacheBudget(dtype=torch.float16))
+    assert cache.sources.layer[0].keys.dtype == torch.float16
+    slots = [cache.acquire(row) for row in range(2)]
+    native.read(SOURCES[:2], slots, cache)
+    logits = native.forward(chain_feed(cache, rows, [[1, 4, 5]] * len(rows)), cache).logits
+    assert logits is not None
+    for row, slot in enumerate(rows):
+        want = wanted("bart", SOURCES[slot], [1, 4, 5])[-1]
+        torch.testing.assert_close(logits[row, 0], want, atol=0.05, rtol=0.02)
+
+
+@torch.inference_mode()
 def test_without_a_source_nothing_is_written() -> None:
     native = native_of(tiny("bart"))
     cache: Any = native.new_cache(1, 8)
@@ -115,6 +149,14 @@ def test_without_a_source_nothing_is_written() -> None:
     with pytest.raises(ForetokenError, match="no hidden states"):
         native.read([[3]], slots, cache)
         native.forward(chain_feed(cache, slots, [[1]]), cache, (1,))
+    both = native.new_cache(2, 8)  # of which one has none
+    for row in range(2):
+        both.acquire(row)
+    with pytest.raises(ForetokenError, match="there is none"):
+        native.read([[3], []], [0, 1], both)
+    native.read([[3]], [0], both)
+    with pytest.raises(ForetokenError, match="there is none"):
+        native.forward(chain_feed(both, [0, 1], [[1], [1]]), both)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from transformers.activations import ACT2FN
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from foretoken.models.seq2seq.stack import RelativeBias, gated
+from foretoken.models.seq2seq.stack import ACTIVATIONS, RelativeBias, gated
 
 
 @pytest.mark.parametrize("both", [True, False])
@@ -23,6 +24,12 @@ def test_relative_bias_is_t5s(both: bool, buckets: int, farthest: int) -> None:
     else:  # what lies ahead is masked
         seen = (apart <= 0)[:, None].expand_as(mine)
         assert torch.equal(mine[seen], theirs.permute(0, 3, 1, 2)[seen])
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_those_of_their_names(name: str) -> None:
+    states = torch.linspace(-4, 4, 50, dtype=torch.float64)
+    torch.testing.assert_close(ACTIVATIONS[name](states), ACT2FN[name](states))
 
 
 def test_the_gate_is_the_first_half() -> None:

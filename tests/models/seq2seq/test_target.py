@@ -282,3 +282,23 @@ def test_prefill_gives_the_texts_states_where_they_were_read() -> None:
         feed = chain_feed(alone.cache, [0], [text])
         want = native.forward(feed, alone.cache, (-1,)).hidden[-1][0, :-1]
         torch.testing.assert_close(states[row, len(SOURCES[row]) : read], want)
+
+
+@torch.inference_mode()
+def test_a_text_that_was_written_is_read_in_parts() -> None:
+    """After its source, where a sequence begins again: each part's states, and no more of it."""
+    native, text = model_of("bart")[0], [1, 2, 7, 9, 8, 4]
+    whole, parted = (target_for(native, 2, 64, hidden=(-1,)) for _ in range(2))
+    sequences = [Sequence.start(text, GREEDY, source=SOURCES[0])]
+    sequences.append(Sequence.start(text[:3], GREEDY, source=SOURCES[2]))
+    for target in (whole, parted):
+        for sequence in sequences:
+            target.begin(sequence)
+    wanted = whole.prefill(sequences, 64).hidden[-1]
+    read = [len(SOURCES[0]), len(SOURCES[2])]
+    first = parted.prefill(sequences, 2).hidden[-1]
+    assert first.shape[1] == read[0] + 2 and parted.pending(sequences[0]) == 3
+    for row in range(2):
+        torch.testing.assert_close(first[row, : read[row] + 2], wanted[row, : read[row] + 2])
+    second = parted.prefill(sequences[:1], 2).hidden[-1]
+    torch.testing.assert_close(second[0], wanted[0, read[0] + 2 : read[0] + 4])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from foretoken import LLM, SamplingParams
 from foretoken.trainable.lesson import Lesson
@@ -193,6 +193,34 @@ def test_batches_from_stored_ids_are_those_of_texts(prepared: Path) -> None:
     assert model.ids_of(tokenizer, [text])[0].tolist() == tokenizer(text)["input_ids"]
     long = model.ids_of(tokenizer, ["many words " * 300])[0].tolist()
     assert long == tokenizer("many words " * 300, truncation=True)["input_ids"]
+    with pytest.raises(SystemExit, match="is of other texts than"):
+        feed.stored_ids(prepared, "corrector", tokenizer, texts.texts[:-1])
+
+
+def test_weights_to_begin_with(tmp_path: Path) -> None:
+    """A drafter's own, where what is shared may be left out; no other one's."""
+    import drafters
+
+    def new() -> torch.nn.Module:
+        parts = {"up": torch.nn.Linear(2, 2), "lm_head": torch.nn.Linear(2, 2, bias=False)}
+        return torch.nn.ModuleDict(parts)
+
+    weights = {name: w for name, w in new().state_dict().items() if name != "lm_head.weight"}
+    save_file(weights, tmp_path / "model.safetensors")
+    module = new()
+    drafters.begin(module, tmp_path)
+    assert all(torch.equal(module.state_dict()[name], weights[name]) for name in weights)
+    for other in ({**weights, "more": torch.ones(1)}, {"up.bias": torch.ones(2)}):
+        save_file(other, tmp_path / "model.safetensors")
+        with pytest.raises(SystemExit, match="has other weights than this drafter"):
+            drafters.begin(new(), tmp_path)
+
+
+def test_what_half_precision_cannot_hold_stays_whole(tmp_path: Path) -> None:
+    import pack
+
+    with pytest.raises(SystemExit, match=r"big of .* keep it whole"):
+        pack.half({"small": torch.ones(2), "big": torch.tensor([1.0, 1e6])}, tmp_path)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, script: str, *options: str) -> None:

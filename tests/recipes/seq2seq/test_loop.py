@@ -64,6 +64,20 @@ def test_killed_and_resumed_is_the_same(tmp_path: Path, monkeypatch: pytest.Monk
         torch.testing.assert_close(a, b, rtol=0, atol=0)
 
 
+def test_time_suspended_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An hour between two steps costs ten seconds of the budget."""
+    import loop
+
+    class Suspended(Clock):
+        def monotonic(self) -> float:
+            self.now += 3600.0 if self.now == 5.0 else 0.0
+            return super().monotonic()
+
+    monkeypatch.setattr(loop, "time", Suspended())
+    _, steps = trained(tmp_path / "a.pt")
+    assert len(steps) in (21, 22)  # and 30 or 31 without it
+
+
 def test_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import loop
 
@@ -83,6 +97,37 @@ def test_the_rate_rises_and_falls() -> None:
 
     assert rate(0.0) == 0.02 and rate(0.015) == 0.5 and rate(0.2) == 1.0 == rate(0.5)
     assert rate(0.75) == pytest.approx(0.51) and rate(1.0) == pytest.approx(0.01)
+
+
+def test_what_each_optimizer_learns() -> None:
+    """Muon has the matrices between hidden states, AdamW the rest; what is frozen has none."""
+    import loop
+
+    model = nn.ModuleDict(
+        {
+            "shared": nn.Embedding(3, 4),
+            "relative_attention_bias": nn.Embedding(3, 2),
+            "up": nn.Linear(4, 4),
+            "lm_head": nn.Linear(4, 3, bias=False),
+            "frozen": nn.Linear(4, 4).requires_grad_(False),
+        }
+    )
+    names = {id(p): name for name, p in model.named_parameters()}
+    muon, adam = loop.optimizers(model, loop.Budget(1.0, 0.02, 0.003))
+    learned = [[names[id(p)] for p in opt.param_groups[0]["params"]] for opt in (muon, adam)]
+    assert learned[0] == ["up.weight"]
+    rest = ["shared.weight", "relative_attention_bias.weight", "up.bias", "lm_head.weight"]
+    assert learned[1] == rest
+    assert [opt.param_groups[0]["lr"] for opt in (muon, adam)] == [0.02, 0.003]
+
+
+def test_rates_and_workers_that_follow() -> None:
+    import loop
+
+    assert loop.for_rows(1e-3, 64) == 1e-3 and loop.for_rows(1e-3, 256) == 2e-3
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert [loop.workers_of(None, device) for device in (cpu, gpu)] == [0, 3]
+    assert loop.workers_of(0, gpu) == 0 and loop.workers_of(2, cpu) == 2
 
 
 def test_a_loss_that_is_no_number_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -275,9 +275,11 @@ def _starts(input_ids: Tensor, model_kwargs: Mapping[str, Any]) -> list[int]:
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
     if mask is None:
         mask = torch.ones_like(input_ids)
-    starts = (mask != 0).int().argmax(1)  # [B]
-    places = torch.arange(width, device=mask.device) - starts[:, None]  # [B, P]
-    if not torch.equal(mask != 0, places >= 0):
+    two = getattr(mask, "shape", None) == input_ids.shape  # else nothing of it counts
+    seen = mask != 0 if two else torch.zeros_like(input_ids, dtype=torch.bool)
+    starts = seen.int().argmax(1)  # [B]
+    places = torch.arange(width, device=seen.device) - starts[:, None]  # [B, P]
+    if not torch.equal(seen, places >= 0):
         raise ForetokenError(
             "attention_mask must be zeros for left padding and then ones in every row; use "
             "padding_side='left' in the tokenizer, and no empty prompts."

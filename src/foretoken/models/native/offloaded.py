@@ -254,13 +254,13 @@ Loops = Whole | LayerByLayer
 
 
 def check(
-    source: str | Path, elsewhere: str | None, device: torch.device, backend: str, memory: int
+    source: str | Path, other: str | None, device: torch.device, backend: str, memory: int
 ) -> None:
-    """Raises `ForetokenError` for a model whose layers can't be read one by one. elsewhere: why
-    transformers' code runs it, if it does."""
+    """Raises `ForetokenError` for a model whose layers can't be read one by one. other: what it is
+    or runs by instead of the native decoder, if anything."""
     runner, _ = split(backend)
     reasons = {
-        f"it runs by transformers' code ({elsewhere})": elsewhere is not None,
+        other or "": other is not None,
         f"it runs on {device}, and layers are read into the memory of a CPU": device.type != "cpu",
         f"backend {backend!r} needs all layers at once": runner is not None,
         "only Linux lets go of what was read": sys.platform != "linux",

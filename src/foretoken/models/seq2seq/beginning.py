@@ -1,17 +1,32 @@
 """What the texts of an encoder–decoder begin with, and what they never hold, by its files.
 
 Of generation_config.json, and where there is none of config.json, as transformers reads them. Of
-all settings there only these belong to the model; how it decodes is said by `SamplingParams`.
+all settings there only these belong to the model; how it decodes is said by `SamplingParams`. The
+log names those by which transformers' `generate` would write another text without being asked.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretoken.errors import ForetokenError, shown
 from foretoken.files import read_json
+
+_log = logging.getLogger(__name__)
+
+_DECODING = {
+    "num_beams": 1,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+}
+"""Settings of how a text is searched for or what it may hold -> with which nothing is changed."""
 
 
 class Beginning(NamedTuple):
@@ -27,7 +42,21 @@ def read_beginning(folder: Path, config: Any) -> Beginning:
     file = folder / "generation_config.json"
     if not file.is_file():
         file = folder / "config.json"
-    return beginning(read_json(file, "a model's generation settings"), config)
+    given = read_json(file, "a model's generation settings")
+    if asked := left_out(given):
+        _log.warning(
+            "%s asks for %s, as transformers' generate would do; here texts follow SamplingParams "
+            "alone (min_tokens, bad_words …), and there is no beam search.",
+            file,
+            ", ".join(f"{name}={shown(value)}" for name, value in asked.items()),
+        )
+    return beginning(given, config)
+
+
+def left_out(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The generation settings that change texts and aren't read."""
+    known = {name: given.get(name) for name in _DECODING}
+    return {n: value for n, value in known.items() if value is not None and value != _DECODING[n]}
 
 
 def beginning(given: Mapping[str, Any], config: Any) -> Beginning:

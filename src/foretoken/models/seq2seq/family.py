@@ -83,12 +83,14 @@ class Family(NamedTuple):
 def _t5_shape(config: Any) -> Shape:
     _count(config, "d_model", "d_kv", "d_ff", "num_heads", "vocab_size")
     _count(config, "num_layers", "num_decoder_layers", most=check.MOST_LAYERS)
-    _count(config, "relative_attention_num_buckets", "relative_attention_max_distance")
+    _check_distances(config)
+    length = getattr(config, "n_positions", None)
+    check.count("n_positions", length, none=True)
     encoder = Side(config.num_layers, config.num_heads, config.d_kv, config.d_ff)
     return Shape(
         config.d_model,
         config.vocab_size,
-        getattr(config, "n_positions", None) or _T5_LENGTH,
+        length or _T5_LENGTH,
         encoder,
         encoder._replace(layers=config.num_decoder_layers),
         config.dense_act_fn,
@@ -101,6 +103,19 @@ def _t5_shape(config: Any) -> Shape:
 
 _T5_LENGTH = 512
 """Tokens that T5 was trained on; its positions know no bound."""
+
+
+def _check_distances(config: Any) -> None:
+    """Raises `ForetokenError` where buckets of distances aren't single ones first, then growing."""
+    buckets, farthest = "relative_attention_num_buckets", "relative_attention_max_distance"
+    _count(config, buckets, farthest)
+    count, distance = getattr(config, buckets), getattr(config, farthest)
+    if count < 4 or distance <= count // 2:
+        raise ForetokenError(
+            f"{buckets} of the model's configuration is {count} and {farthest} {distance}; there "
+            "must be 4 buckets or more, and the distance be above half of them; correct "
+            "config.json, or fetch the checkpoint again."
+        )
 
 
 def _bart_shape(config: Any) -> Shape:
@@ -202,3 +217,11 @@ def unsupported(config: Any) -> str | None:
     if not getattr(config, "share_encoder_decoder_embeddings", True):
         return "its encoder and its decoder have vocabularies of their own"
     return None
+
+
+def lengthen(config: Any, asked: int | None) -> None:
+    """Change a configuration to one for texts of `asked` tokens, where its positions are distances,
+    of which the far ones are all alike: what it was trained on is no bound then."""
+    family = FAMILIES[config.model_type]
+    if asked is not None and family.positions == "relative":
+        config.n_positions = max(asked, family.shape(config).max_length)

@@ -11,16 +11,22 @@ import torch
 
 from foretoken.errors import ForetokenError
 from foretoken.models import gguf
-from foretoken.models.checkpoint import Checkpoint
+from foretoken.models.checkpoint import Checkpoint, warn_of_unread
 from foretoken.models.native import check
 from foretoken.models.native.backends import pages
 from foretoken.models.seq2seq.beginning import read_beginning
 from foretoken.models.seq2seq.build import build_seq2seq, tensors
-from foretoken.models.seq2seq.family import FAMILIES, SIDES, Shape, unsupported
+from foretoken.models.seq2seq.family import FAMILIES, SIDES, Shape, lengthen, unsupported
 from foretoken.models.seq2seq.model import Seq2Seq
 from foretoken.progress import each_once, track_late
 
 _LAYER = re.compile(r"(?:model\.)?(encoder|decoder)\.(?:layers|block)\.(\d+)\.")
+_UNREAD = (
+    "coder.embed_positions.weight",  # Marian's, which follow from the configuration
+    "EncDecAttention.relative_attention_bias.weight",
+    "coder.version",
+)
+"""How names end of tensors that old files have and no model reads, as transformers knows too."""
 
 
 def load(
@@ -30,8 +36,10 @@ def load(
     device: torch.device,
     backend: str,
     model_impl: str = "auto",
+    max_model_len: int | None = None,
 ) -> Seq2Seq:
-    """Raises `ForetokenError` for anything missing or not servable."""
+    """max_model_len: the longest text, where that is more than the model's own (see `lengthen`).
+    Raises `ForetokenError` for anything missing or not servable."""
     reason = unsupported(config)
     if gguf.is_named(folder):
         reason = "it is a GGUF file"
@@ -42,6 +50,7 @@ def load(
             f"{folder} is an encoder-decoder and can't be served: {reason}; use a folder of T5, "
             "BART, mBART or Marian with model_impl='auto', or a decoder-only model."
         )
+    lengthen(config, max_model_len)
     beginning, stored = read_beginning(folder, config), Checkpoint(folder)
     try:
         _check_headers(stored, config)
@@ -57,14 +66,17 @@ def load(
 
 def _check_headers(stored: Checkpoint, config: Any) -> None:
     """Raises `ForetokenError` where files hold other shapes, or more layers, than a config calls
-    for."""
+    for. Says where they hold other tensors, as a classifier's."""
     shape = FAMILIES[config.model_type].shape(config)
-    for name, size in tensors(config, shape).items():
+    expected = tensors(config, shape)
+    for name, size in expected.items():
         if name in stored.headers:
             header = stored.header(name)
             check.agrees(name, header.shape, size)
             check.check_dtype(name, header.dtype)
     _check_layers(stored.headers, shape, stored.folder)
+    told = {n: header for n, header in stored.headers.items() if not n.endswith(_UNREAD)}
+    warn_of_unread(told, expected)
 
 
 def _check_layers(names: Iterable[str], shape: Shape, folder: Path) -> None:
