@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gguf_files
 from foretoken import ForetokenError
 from foretoken.cli.bench_options import BenchOptions
-from foretoken.cli.job import make_job
+from foretoken.cli.job import Job, make_job
 from foretoken.cli.measuring import placed
 from foretoken.cli.options import ModelOptions
+from foretoken.files import read_json
 
 
 def test_every_target_in_every_shape_and_precision(checkpoints: tuple[Path, Path]) -> None:
@@ -135,3 +137,36 @@ def test_an_unknown_precision(checkpoints: tuple[Path, Path], name: str) -> None
     settings = BenchOptions(suite="bundled", model=str(checkpoints[0]), dtypes=name)
     with pytest.raises(ForetokenError, match="Unknown precision in --dtypes"):
         make_job(settings, ModelOptions(device="cpu"))
+
+
+def test_what_is_measured_is_read_again(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless a part before it has to be measured, for which the answers of later ones are cut off.
+    Methods that couldn't be built or served are named together."""
+    models = ",".join(map(str, checkpoints))
+    given = BenchOptions(suite="bundled", model=models, methods="pld", limit=1, out=tmp_path)
+    job = make_job(given, ModelOptions(device="cpu"))
+    without = {"sps": "no draft model", "sam": "not built"}
+    job = replace(job, parts=[replace(part, left_out=without) for part in job.parts])
+    measured: list[str] = []
+
+    def measure(server: Any, *given: Any, shard: tuple[int, int]) -> dict[str, Any]:
+        measured.append(server)
+        return {"of": server, "not_run": {"sam": "not served", "pld": "nor this"}}
+
+    monkeypatch.setattr(Job, "_server", lambda job, part, place, methods: part.file)
+    monkeypatch.setattr("foretoken.bench.run.session.measure", measure)
+    monkeypatch.setattr("foretoken.bench.record.read_results", lambda file: read_json(file, "it"))
+    first, second = (part.file for part in job.parts)
+    for gone, expected in (([], [first, second]), ([], []), ([first], [first, second])):
+        for file in gone:
+            (tmp_path / file).unlink()
+        results: list[Any] = job.run()
+        assert measured == expected and [each["of"] for each in results] == [first, second]
+        for each in results:
+            assert each["not_run"] == {**without, "sam": "not served", "pld": "nor this"}
+        measured.clear()
+    (tmp_path / second).unlink()
+    job.run()
+    assert measured == [second]

@@ -78,6 +78,19 @@ def test_what_a_loss_would_leave_out(
         kind.check(job)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("draft_vocab_size", 4), ("num_assistant_tokens_schedule", "confidence")]
+)
+def test_drafts_that_no_estimate_is_of(name: str, value: Any, tmp_path: Path) -> None:
+    """Refused before anything is written; what changes nothing is taken."""
+    recipe = read_recipe("sps", {"serving": {name: value}})
+    with pytest.raises(ForetokenError, match=f"{name} is in the recipe's serving, and estimates"):
+        DrafterTraining.check(Job("sps", "mini", PROMPTS, recipe, tmp_path))
+    for same in ({}, {"num_assistant_tokens_schedule": "constant"}, {"draft_vocab_size": None}):
+        recipe = read_recipe("sps", {"serving": same})
+        DrafterTraining.check(Job("sps", "mini", PROMPTS, recipe, tmp_path))
+
+
 def test_training_measures_the_papers_tree() -> None:
     """Also where serving would plan one for the machine; others have no such option."""
     planned = {name for name in drafter_names() if papers_tree(drafter_class(name))}

@@ -82,6 +82,15 @@ def test_batches_of_other_sizes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(apart, found, rtol=1e-4, atol=1e-5)
 
 
+def test_a_text_is_read_again_where_another_has_its_place(pair: Pair) -> None:
+    """There are keys and values of the last batch alone."""
+    records, target = written(pair.target), FrozenTarget(pair.target)
+    lesson = target.lesson(collate(records, [[0]], 12, 0.0), (-1,))
+    before = [x.clone() for x in lesson.kv(1)]
+    target.lesson(collate(records, [[1]], 12, 0.0), (-1,))
+    assert all(torch.equal(a, b) for a, b in zip(lesson.kv(1), before, strict=True))
+
+
 def test_weights_that_are_changed(pair: Pair) -> None:
     rows = collate(written(pair.target), [[0]], 12, 0.0)
     lesson = FrozenTarget(pair.target, weigh=lambda given: 0.5 * given.weight).lesson(rows, (-1,))

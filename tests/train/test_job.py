@@ -18,6 +18,14 @@ def test_settings_that_could_change_places_are_named() -> None:
         Job(*given, "fixed")  # type: ignore[call-arg]
 
 
+def test_a_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By which its card tells how to load it, also where it is given as the present one."""
+    (tmp_path / "heads").mkdir()
+    monkeypatch.chdir(tmp_path / "heads")
+    for out in (Path(), Path("../heads"), tmp_path / "heads"):
+        assert Job("sps", "mini", (), Recipe(), out).name == "heads"
+
+
 def test_progress_counts_estimates_since_the_best() -> None:
     """And is the same after it was saved and loaded."""
     progress = Progress()

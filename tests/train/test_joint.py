@@ -15,13 +15,16 @@ from transformers import GPT2Config
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.drafters.medusa import Medusa, MedusaHeads
+from foretoken.engine.stats import AcceptanceStats
 from foretoken.models.load import load_model
-from foretoken.train.job import Job
+from foretoken.train import joint as training
+from foretoken.train.job import Job, Outcome, Progress
 from foretoken.train.joint import METHOD, JointModule, JointTraining
 from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make
 from foretoken.trainable import head_losses
 from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.lesson import Estimate
 from foretoken.trainable.losses import Objective
 from lessons import random_lesson
 from trainings import PROMPTS, SMALL
@@ -187,6 +190,23 @@ def test_a_model_is_not_trained_over(
         make(Job(METHOD, str(checkpoints[0]), PROMPTS, recipe, tmp_path, show=False))
     assert {path.name: path.read_bytes() for path in place.iterdir()} == before
     assert [path.name for path in tmp_path.iterdir()] == [part]
+
+
+def test_what_the_card_says_of_the_new_target(tmp_path: Path) -> None:
+    """How far it is from the old one, a place; how both are loaded; what was served of it."""
+    job = Job(METHOD, "mini", (), Recipe(), tmp_path / "both")
+    model = SimpleNamespace(device=torch.device("cpu"))
+    setting: Any = SimpleNamespace(job=job, model=model, records={"target": range(9)})
+    served = AcceptanceStats(tokens=30, passes=15, accepted_at=[6])
+    outcome = Outcome(Progress(step=7), Estimate(30.0, 20.0, [9.0]), served)
+    training._write_card(setting, outcome, 5.0, 30.0, 40.0)
+    card = (tmp_path / "both" / "README.md").read_text()
+    assert card.startswith("# mini and Medusa's heads") and "Along 40 held-out tokens" in card
+    assert "is 0.1250 nats" in card and "the same at 75.0 % of them" in card
+    config = '{"method": "medusa", "model": "both/heads"}'
+    assert f'    LLM("both/target", speculative_config={config})' in card
+    assert "Text: 9 answers of `mini`. It was trained for 7 steps" in card
+    assert "| estimated | 1.500 | 0.450 |" in card and "| served | 2.000 | 0.400 |" in card
 
 
 def test_target_and_heads_together(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
@@ -105,15 +107,20 @@ def weights_after(
 
 
 def train_eagle(
-    target: Path, out: Path, killed_at: int = 0, accumulation: int = 1, steps: int = 4
+    target: Path,
+    out: Path,
+    killed_at: int = 0,
+    accumulation: int = 1,
+    steps: int = 4,
+    seed: int = 0,
 ) -> dict[str, torch.Tensor]:
-    """Steps of EAGLE's layer, whose training draws noise."""
+    """Steps of EAGLE's layer, whose training draws noise, by both optimisers."""
     model = load_model(target, backend="plain")
     torch.manual_seed(1)
     module = EagleModule(Facts.of(model))
     numbers = {"length": 16, "max_tokens": 8, "steps": steps, "evaluate_every": 9}
-    recipe = Recipe(**numbers, accumulation=accumulation)
-    job = Job("eagle", str(target), [], recipe, out, every=0.0)
+    recipe = Recipe(**numbers, accumulation=accumulation, matrix_lr=0.01)
+    job = Job("eagle", str(target), [], recipe, out, every=0.0, seed=seed)
     return weights_after(module, model, job, killed_at)
 
 
@@ -160,9 +167,14 @@ def test_fewer_steps_than_were_done(checkpoints: tuple[Path, Path], tmp_path: Pa
 def test_noise_is_the_batchs_own(
     checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a step has several batches, of which other processes might have some."""
+    """Also where a step has several batches, of which other processes might have some; and the
+    seed's, by which texts are drawn too."""
     drawn: list[list[float]] = []
-    passing = loop._autocast
+    passing, seeds = loop._autocast, list[int]()
+
+    def of(parts: Any, recipe: Recipe, seed: int) -> Batches:
+        seeds.append(seed)
+        return Batches.of(parts, recipe, seed)
 
     def autocast(precision: str, device: torch.device) -> torch.autocast:
         """Each batch's pass begins with it."""
@@ -170,12 +182,16 @@ def test_noise_is_the_batchs_own(
         return passing(precision, device)
 
     monkeypatch.setattr(loop, "_autocast", autocast)
+    monkeypatch.setattr(loop, "Batches", SimpleNamespace(of=of))
     train_eagle(checkpoints[0], tmp_path / "two", accumulation=2)
     two = drawn.copy()
     drawn.clear()
     assert len(two) == 8 and len({tuple(each) for each in two}) == 8
     train_eagle(checkpoints[0], tmp_path / "one")
     assert two[:4] == drawn
+    drawn.clear()
+    train_eagle(checkpoints[0], tmp_path / "other", steps=1, seed=1)
+    assert drawn[0] not in two and seeds == [*[0] * 8, 1]
 
 
 @pytest.mark.parametrize(
@@ -188,13 +204,17 @@ def test_noise_is_the_batchs_own(
 )
 def test_the_schedules(schedule: str, shares: list[float]) -> None:
     """At the first steps, after the warm-up of two, half of the way down, and at the end."""
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=9.0)
+    optimizer, other = (
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=9.0) for _ in range(2)
+    )
     optimizer.param_groups[0].update(peak=2.0, factor=1.5)
+    other.param_groups[0].update(peak=0.5, factor=1.0)
     recipe = Recipe(steps=10, warmup=0.2, floor=0.1, schedule=schedule, lr=2.0)
     found = []
     for step in (0, 1, 2, 6, 10):
-        loop._set_rate([optimizer], recipe, step)
+        loop._set_rate([optimizer, other], recipe, step)
         found.append(optimizer.param_groups[0]["lr"] / 3)
+        assert other.param_groups[0]["lr"] == pytest.approx(found[-1] / 2)
     assert found == pytest.approx(shares)
     quarter = {"cosine": 0.1 + 0.9 * (1 + 2**-0.5) / 2, "linear": 0.775, "constant": 1.0}
     loop._set_rate([optimizer], recipe, 4)
@@ -223,6 +243,21 @@ def test_estimates_are_made_without_noise(checkpoints: tuple[Path, Path]) -> Non
 
     loop.evaluate(module, FrozenTarget(model), records, acceptance, 2)
     assert noisy == [False, False] and module.training
+
+
+def test_counts_are_of_all_held_out_texts() -> None:
+    """In however many batches they come; where a module counts nothing it is told nothing."""
+    records, noted = Records.of([([1, 2], [3, 4])] * 3, 8, 97), list[list[int]]()
+    teacher: Any = SimpleNamespace(lesson=lambda rows, hidden: rows)
+
+    def note(counts: torch.Tensor) -> None:
+        noted.append(counts.tolist())
+
+    for counted in (lambda rows: torch.tensor([1, len(rows.tokens)]), lambda rows: None):
+        given = {"eval": lambda: None, "hidden": (-1,), "count_held_out": counted}
+        module: Any = SimpleNamespace(**given, note_counts=note)
+        loop.note_held_out_counts(module, teacher, records, 2)
+    assert noted == [[2, 3]]
 
 
 def new_module(method: str, model: CausalLM) -> Trained:
@@ -287,22 +322,6 @@ def test_a_steps_tokens_count_alike(
         torch.testing.assert_close(apart[name], weight, rtol=1e-5, atol=1e-5)
 
 
-def test_a_steps_loss_is_the_mean_of_its_tokens(
-    checkpoints: tuple[Path, Path], tmp_path: Path
-) -> None:
-    """As the module has it before the step."""
-    model = load_model(checkpoints[0], dtype=torch.float64, backend="plain")
-    module, target = new_module("medusa", model), FrozenTarget(model)
-    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
-    recipe = Recipe(length=16, max_tokens=8, steps=1)
-    rows = Batches.of([records], recipe, 0).batch(0)
-    before = module(target.lesson(rows, module.hidden), recipe.goal).item()
-    job = Job("medusa", str(checkpoints[0]), [], recipe, tmp_path)
-    none = torch.zeros(1, 1, 1)
-    done = train(module, target, lambda step: [records], records, lambda *given: none, job, {})
-    assert done.loss == pytest.approx(before)
-
-
 def test_gradients_that_are_not_bounded() -> None:
     """By a bound of 0; by another one they are."""
     clip: Any = SimpleNamespace(clip_grad_norm_=torch.nn.utils.clip_grad_norm_)
@@ -311,3 +330,57 @@ def test_gradients_that_are_not_bounded() -> None:
         module.weight.grad = torch.tensor([[3.0, 4.0]])
         loop._clip(clip, module, most, 0)
         assert module.weight.grad.norm().item() == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_checkpoint_has_the_best_weights(
+    checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Not those of a later estimate that is no better."""
+    model = load_model(checkpoints[0], dtype=torch.float64, backend="plain")
+    module, judged = new_module("medusa", model), list[dict[str, torch.Tensor]]()
+    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
+    shares = iter((0.0, 0.5, 0.5, 0.2))
+
+    def acceptance(one: Trained, lesson: Lesson) -> torch.Tensor:
+        judged.append({name: weight.clone() for name, weight in one.state_dict().items()})
+        return torch.full((*lesson.max_nodes.shape, 1), next(shares))
+
+    recipe = Recipe(length=16, max_tokens=8, steps=4, evaluate_every=1)
+    job = Job("medusa", str(checkpoints[0]), [], recipe, tmp_path)
+    done = train(module, FrozenTarget(model), lambda step: [records], records, acceptance, job, {})
+    saved = load_file(tmp_path / "model.safetensors")
+    same = [all(torch.equal(saved[name], each[name]) for name in saved) for each in judged]
+    assert same == [False, True, False, False] and done.stale == 2
+
+
+def weighing(share: float) -> Callable[[Lesson], torch.Tensor]:
+    """Each token by so much more."""
+    return lambda lesson: share * lesson.weight
+
+
+def test_what_a_step_changes(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All weights, by both optimisers; what is bounded is the mean's gradient, whatever its tokens
+    weigh, and the mean is told as it was before. Where none counts, nothing changes."""
+    model = load_model(checkpoints[0], dtype=torch.float64, backend="plain")
+    records = Records.of([([1, 2], [3, 4, 5, 6])] * 4, 8, model.vocab_size)
+    recipe = Recipe(length=16, max_tokens=8, steps=1, matrix_lr=0.01)
+    norms, clip, none = list[float](), loop._clip, torch.zeros(1, 1, 1)
+    rows = Batches.of([records], recipe, 0).batch(0)
+
+    def noting(accelerator: Any, module: Any, most: float, step: int) -> None:
+        norms.append(torch.nn.utils.get_total_norm([p.grad for p in module.parameters()]).item())
+        clip(accelerator, module, most, step)
+
+    monkeypatch.setattr(loop, "_clip", noting)
+    for share in (1.0, 100.0, 0.0):
+        module = new_module("medusa", model)
+        before = {name: weight.clone() for name, weight in module.state_dict().items()}
+        target = FrozenTarget(model, weigh=weighing(share))
+        mean = module(target.lesson(rows, module.hidden), recipe.goal).item()
+        job = Job("medusa", str(checkpoints[0]), [], recipe, tmp_path / str(share))
+        done = train(module, target, lambda step: [records], records, lambda *given: none, job, {})
+        same = [torch.equal(before[name], weight) for name, weight in module.state_dict().items()]
+        assert done.loss == pytest.approx(mean) and (not any(same) if share else all(same))
+    assert norms == [norms[0], pytest.approx(norms[0]), 0.0] and norms[0] > 0

@@ -55,7 +55,10 @@ def test_trackers_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         check_trackers(["tensorbord"])
 
 
-def test_a_tracker_gets_every_step(tmp_path: Path) -> None:
+def test_a_tracker_gets_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the folder's name, also where that is the present one."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
     logged: list[Any] = []
     accelerator: Any = SimpleNamespace(
         log_with=["tensorboard"],
@@ -63,5 +66,5 @@ def test_a_tracker_gets_every_step(tmp_path: Path) -> None:
         init_trackers=lambda name, config: logged.append((name, config)),
         log=lambda values, step: logged.append((step, values)),
     )
-    Metrics(accelerator, tmp_path / "run", 0, {"betas": (0.9, 0.95)}).log(1, {"loss": 2.0})
+    Metrics(accelerator, Path(), 0, {"betas": (0.9, 0.95)}).log(1, {"loss": 2.0})
     assert logged == [("run", {"betas": "(0.9, 0.95)"}), (1, {"loss": 2.0})]

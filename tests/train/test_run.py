@@ -26,6 +26,7 @@ from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.files import held
 from foretoken.testing import Pair
+from foretoken.train import run as running
 from foretoken.train.data import read_conversations
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome
@@ -375,6 +376,47 @@ def test_what_wrote_is_let_go(checkpoints: tuple[Path, Path], tmp_path: Path) ->
     """Before the drafter is trained: the engine that stays has the cache of one text."""
     setting = prepare(small_lm_job(checkpoints[0], tmp_path))
     assert len(setting.llm.engine.target.cache.lengths) == 1
+
+
+def test_what_makes_another_training(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    """Each setting by which something else would be learned; not where its files are, nor when
+    they are written."""
+    job, change = small_lm_job(checkpoints[0], tmp_path), dataclasses.replace
+
+    def noted(job: Job, texts: str = "some") -> dict[str, Any]:
+        on = SimpleNamespace(device=torch.device("cpu"))
+        facts = Facts(32, 97, 2)
+        setting: Any = SimpleNamespace(job=job, model=on, facts=facts, digest=texts)
+        subject: Any = SimpleNamespace(identity={"source": "target"})
+        return running._identity(setting, subject)
+
+    def differing(now: dict[str, Any]) -> list[str]:
+        return [name for name in now if now[name] != first[name]]
+
+    first = noted(job)
+    assert first["precision"] == "float32"  # the one that auto means
+    others = {
+        "method": change(job, method="medusa"),
+        "weights": change(job, target=str(checkpoints[1])),
+        "seed": change(job, seed=1),
+        "precision": change(job, precision="bfloat16"),
+        "trust_remote_code": change(job, trust_remote_code=True),
+        "estimated_on": change(job, source="fixed", shard_target=True),
+        "lr": change(job, recipe=change(job.recipe, lr=0.5)),
+    }
+    for name, other in others.items():
+        assert differing(noted(other)) == [name]
+    assert differing(noted(job, "others")) == ["texts"]
+    assert not differing(noted(change(job, out=tmp_path / "a", every=1.0, keep_every=3)))
+
+
+@pytest.mark.parametrize("seed", [-1, 10**12 + 1])
+def test_a_seed_that_cannot_be(seed: int, tmp_path: Path) -> None:
+    """It is told before hours of answers."""
+    job = dataclasses.replace(small_lm_job(tmp_path, tmp_path / "out"), seed=seed)
+    with pytest.raises(ForetokenError, match=rf"seed is {seed}; it must be from 0 to 1e\+12"):
+        make(job)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_setting_that_is_gone(tmp_path: Path) -> None:

@@ -8,18 +8,23 @@ from typing import Any
 import pytest
 import torch
 
-from foretoken import ForetokenError
+from foretoken import ForetokenError, SamplingParams
 from foretoken.drafters.dflash import DFlash
 from foretoken.drafters.dflash_tree import DFlashTree
 from foretoken.drafters.nothing import Nothing
 from foretoken.models.target import ModelTarget
+from foretoken.protocols import Scores, Step
+from foretoken.sampling.sequence import Sequence
 from foretoken.testing import Pair, serve, tiny_pair
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
+from foretoken.trainable import block_layers
 from foretoken.trainable.block_layers import BlockModule, default_layers
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import DIVERGENCES, Objective
+from foretoken.tree import empty
 from foretoken.verify.speculative import Speculative
 from foretoken.verify.target_only import TargetOnly
 from lessons import GREEDY, PROMPTS
@@ -50,6 +55,62 @@ def test_a_block_sees_its_own_text_and_itself(
         other = block_module(small, block_size=4)
         other.load_state_dict(learned.state_dict())
     assert not torch.allclose(other.outputs(alone, some), both[1][:, :, :3])
+
+
+@pytest.mark.parametrize("window", [None, 4])
+def test_what_a_block_sees_of_its_text(window: int | None) -> None:
+    """What is before its root, as far as the window of each place reaches, and not the root
+    itself, which the block has."""
+    records = torch.tensor([[0, 0, 0, 0, 0, 1, 1, 1, 1, -1]])
+    roots = torch.tensor([[2, 4, 8]])
+    found = block_layers._block_mask(records, roots, 3, window, slice(1, 3))
+    for (block, root), ahead in itertools.product(enumerate((4, 8)), range(3)):
+        first = root + ahead + 1 - (window or 99)
+        seen = [at for at in range(root) if at >= first and records[0, at] == records[0, root]]
+        assert found[0, block, ahead].nonzero()[:, 0].tolist() == seen
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_attention_of_blocks_by_hand(causal: bool) -> None:
+    """Of each place and head to what it sees of the text and to its block, at once."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 2, 3, heads, 4, dtype=torch.float64) for heads in (4, 2, 2))
+    keys, values = torch.randn(2, 2, 5, 2, 4, dtype=torch.float64)
+    before = torch.rand(2, 2, 3, 5) < 0.5
+    found = block_layers._attend_blocks(causal, before, q, k, v, keys, values)
+    for b, block, at, head in itertools.product(range(2), range(2), range(3), range(4)):
+        end, kind, text = at + 1 if causal else 3, head // 2, before[b, block, at]
+        seen = torch.cat((keys[b, text, kind], k[b, block, :end, kind]))
+        mixed = torch.cat((values[b, text, kind], v[b, block, :end, kind]))
+        expected = (seen @ q[b, block, at, head] / 2).softmax(0) @ mixed
+        torch.testing.assert_close(found[b, 3 * block + at].view(4, 4)[head], expected)
+
+
+def test_what_a_block_is_made_of(small: Pair) -> None:
+    """Its root's embedding and masks; states of the target's layers, as often and in the order that
+    they are named."""
+    module = block_module(small, target_layer_ids=(1, 0, 1))
+    named = block_module(small, mask_token_id=7)
+    width = small.target.width
+    table, roots = torch.randn(23, width, dtype=torch.float64), torch.tensor([[4, 9]])
+    for each, mask in ((module, module.mask_embedding), (named, table[7])):
+        made = each.block_inputs(roots, table.__getitem__).view(2, 5, width)
+        assert torch.equal(made[:, 0], table[roots[0]])
+        assert torch.equal(made[:, 1:], mask.expand(2, 4, width))
+    one, two = torch.randn(2, 3, width, dtype=torch.float64)
+    both = module.hidden_norm(module.fc(torch.cat((two, one, two), -1)))
+    assert torch.equal(module.features({1: one, 2: two}), both)
+
+
+def test_states_of_many_roots(
+    small: Pair, records: Records, learned: BlockModule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some at a time, as those of a row at once."""
+    lesson = lesson_of(small, learned, records, [[0, 1], [3]])
+    whole = learned.states(lesson)
+    assert not whole[lesson.max_nodes.roll(-1, 1) < 0].any()
+    monkeypatch.setattr(block_layers, "_ROOTS", 9)
+    torch.testing.assert_close(learned.states(lesson), whole)
 
 
 def test_the_loss_by_hand(small: Pair, records: Records) -> None:
@@ -98,6 +159,49 @@ def test_blocks_are_drawn(small: Pair, records: Records) -> None:
         module(lesson, Objective({"ce": 1.0}))
     assert all(roots.shape == (2, 2) for roots in seen)
     assert len({tuple(roots.flatten().tolist()) for roots in seen}) > 1
+
+
+def test_each_text_has_a_row_of_its_own(small: Pair) -> None:
+    """A drafter may be asked for some texts of a pass, in another order: what it keeps of each are
+    keys of the states after its own tokens. A copy begins with the prompt's, and nothing is drafted
+    before any are there."""
+    module = block_module(small)
+    model, none = module.serving(ModelTarget(small.target, 3, 32)), torch.empty(1, 0)
+    texts = [Sequence.start([1, 2, 3, 4], SamplingParams()) for _ in range(3)]
+    for text in texts:
+        model.begin(text)
+    slots = [model._cache.slot(text.id) for text in texts]
+
+    def follow(read: int, path: list[int], kept: list[int], start: int) -> None:
+        width = small.target.width
+        hidden = {layer: torch.randn(2, 4, width).double() for layer in module.reads}
+        scores = Scores(none, none, none, hidden)
+        steps = [Step([], path, 3, row, empty(1, none.device), scores, read=read) for row in (1, 0)]
+        model.follow(texts[:2], steps)
+        for slot, row in ((slots[0], 1), (slots[1], 0)):
+            mine = {layer: states[row, kept][None] for layer, states in hidden.items()}
+            positions = torch.arange(start, start + len(kept))[None]
+            keys, _ = module.context(module.features(mine), positions)[1]
+            there = model._cache.layer[1].keys[slot, :, start : start + len(kept)]
+            torch.testing.assert_close(there, keys[0].transpose(0, 1))
+
+    assert model.room(texts[0]) == 0
+    follow(3, [], [0, 1, 2], 0)
+    for text in texts[:2]:
+        text.tokens += [5, 6, 7]
+    follow(0, [2, 3], [0, 2, 3], 3)
+    assert model.room(texts[0]) == 4
+    model.fork(texts[0], texts[2])
+    assert [model._cache.lengths[slot] for slot in slots] == [6, 6, 3]
+
+
+def test_windows_that_a_block_does_not_fit_in(small: Pair) -> None:
+    """Of any layer."""
+    assert block_module(small, window=[None, 5]).sees == [(None, False), (5, False)]
+    with pytest.raises(ForetokenError, match="window is 4, and a block of 5 must fit in"):
+        BlockModule.from_shape(
+            Facts.of(small.target), {"num_layers": 2, "block_size": 5, "window": [None, 4]}, "it"
+        )
 
 
 def test_checkpoint_names_and_targets(small: Pair) -> None:

@@ -17,7 +17,7 @@ from foretoken.train.drafter import trainable
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.checkpoint import Facts
 from lessons import randomised
-from modules import block_module
+from modules import block_module, glimpse_module
 
 
 def heads_for(pair: Pair, seed: int = 0, scale: float = 0.3, **shape: object) -> MedusaHeads:
@@ -86,6 +86,17 @@ def test_numbers_that_no_tensor_has(
     path.write_text(json.dumps({**config, "shape": {**config["shape"], **change}}))
     with pytest.raises(ForetokenError, match=message):
         kind.load(tmp_path, access)
+
+
+def test_numbers_that_a_checkpoint_does_not_give(small: Pair, tmp_path: Path) -> None:
+    """Are the target's: an earlier version noted no heads."""
+    module, access = glimpse_module(small), ModelTarget(small.target, 1, 32)
+    module.save(tmp_path, {})
+    config = json.loads((tmp_path / "config.json").read_text())
+    for name in ("kv_heads", "head_dim"):
+        del config["target"][name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert type(module).load(tmp_path, access).facts == module.facts
 
 
 def test_the_last_layer_may_be_read(small: Pair, tmp_path: Path) -> None:

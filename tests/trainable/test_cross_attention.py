@@ -88,6 +88,11 @@ def test_targets(small: Pair) -> None:
         Glide()
     with pytest.raises(ForetokenError, match="below the target's 2 layers"):
         CrossAttentionModule.from_shape(module.facts, {"read_layer": 2}, "it")
+    with pytest.raises(ForetokenError, match="below the target's 2 layers"):
+        CrossAttentionModule.from_shape(module.facts, {"read_layer": -3}, "it")
+    wide = CrossAttentionModule(Facts(24, 23, 2, 2, 8), heads=3, kv_heads=1)
+    assert wide.layers[0].cross_attn.layer_shape.heads == 4  # of 8, two for each head of the keys
+    assert wide.read_layer == 1
 
 
 def test_nothing_is_drafted_where_the_targets_cache_is_empty(small: Pair) -> None:
@@ -95,6 +100,19 @@ def test_nothing_is_drafted_where_the_targets_cache_is_empty(small: Pair) -> Non
     model = CrossAttentionModel(glimpse_module(small), ModelTarget(small.target, 1, 32), 4)
     texts = (Sequence.start(prompt, SamplingParams()) for prompt in ([5], [5, 6]))
     assert [model.room(text) for text in texts] == [0, 4]
+
+
+def test_a_copy_begins_with_what_is_read_of_its_prompt(small: Pair) -> None:
+    """However far the other text is, or isn't."""
+    model = CrossAttentionModel(glimpse_module(small), ModelTarget(small.target, 2, 32), 4)
+    text, copy = (Sequence.start([5, 6, 7, 8], SamplingParams()) for _ in range(2))
+    for each in (text, copy):
+        model.begin(each)
+    one, two = model._slots([text, copy])
+    for length, count in ((2, 2), (9, 3)):
+        model._cache.lengths[one] = length
+        model.fork(text, copy)
+        assert model._cache.lengths[two] == count
 
 
 def test_a_long_prompt_is_read_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +123,16 @@ def test_a_long_prompt_is_read_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -
         widths.append(max(map(len, tokens)))
         return made(cache, slots, tokens, **more)
 
+    drafting = CrossAttentionModel.root_logits
+
+    def checked(model: Any, texts: list[Sequence]) -> torch.Tensor:
+        """A draft's root stands after what is kept of the text before it."""
+        logits = drafting(model, texts)
+        lengths = [model._cache.lengths[slot] for slot in model._slots(texts)]
+        assert lengths == [len(text.tokens) - 1 for text in texts]
+        return logits
+
+    monkeypatch.setattr(CrossAttentionModel, "root_logits", checked)
     monkeypatch.setattr(cross_attention, "chain_feed", noted)
     monkeypatch.setattr(cross_attention, "_CHUNK", 8)
     pair = tiny_pair(max_length=256)

@@ -11,6 +11,7 @@ import torch
 from foretoken.trainable.lesson import (
     Estimate,
     Lesson,
+    chain_acceptance,
     drawn_acceptance,
     estimate,
     numbers_at_once,
@@ -30,12 +31,38 @@ def test_a_walk_by_hand() -> None:
     total.add(found)
     total.add(found)
     assert total.acceptance_length == pytest.approx(6 / 3.5)
+    both = estimate(max_nodes.expand(2, -1), torch.cat((0 * reached, reached)))
+    assert (both.tokens, both.steps) == (12, pytest.approx(6 + 3.5))
+    assert both.accepted == pytest.approx([1.5, 1.0])
+
+
+def test_estimates_of_shorter_and_longer_drafts() -> None:
+    """Places that one of them doesn't have are accepted in none of its steps."""
+    total = Estimate(4.0, 2.0, [1.0])
+    for more in (Estimate(6.0, 3.0, [2.0, 1.0]), Estimate()):
+        total.add(more)
+    assert total == Estimate(10.0, 5.0, [3.0, 1.0]) and total.rates == [0.6, 0.2]
+    assert Estimate().rates == [] and Estimate().acceptance_length == 0
 
 
 def test_a_chain_ends_with_its_budget() -> None:
     """Of two nodes a third is none, whatever its chance."""
     found = drawn_acceptance(torch.full((1, 3, 3), 0.5), torch.tensor([[2, 0, -1]]))
     assert found.tolist() == [[[0.5, 0.25, 0.0], [0.0] * 3, [0.0] * 3]]
+
+
+def test_a_chain_has_the_chances_of_the_places_after_it() -> None:
+    found = chain_acceptance(torch.tensor([[0.5, 0.2, 0.1]]), torch.tensor([[2, 1, -1]]), 2)
+    torch.testing.assert_close(found, torch.tensor([[[0.5, 0.1], [0.2, 0.0], [0.0, 0.0]]]))
+
+
+def test_places_from_which_there_is_something_to_learn() -> None:
+    """Two or three places before a token that counts; a row with fewer is filled."""
+    none: Any = torch.zeros(2, 6)
+    weight = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]])
+    lesson = Lesson(none, none, none, weight, *[none] * 6)
+    first, second = lesson.places_to_draft(2).tolist()
+    assert first == [0, 1, 2] and second[:2] == [2, 3] and len(second) == 3
 
 
 def test_a_gpu_computes_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import torch
 
 from foretoken import ForetokenError
 from foretoken.trainable.rank_trees import (
+    check_paths,
     drawn_tree_acceptance,
+    fitting_paths,
     plan_tree,
     tree_acceptance,
     tree_from_option,
@@ -18,10 +20,20 @@ from foretoken.trees.grow import MEDUSA_63, widths_of
 def test_a_tree_by_ranks() -> None:
     """A path is accepted as far as the text's ranks follow it, and no further than the budget."""
     paths = ((0,), (1,), (0, 0), (0, 2), (1, 1), (0, 2, 0))
-    rows = [[0, 2, 0], [1, 1, 0], [2, 0, 0], [0, 1, 0], [0, 2, 0], [0, 2, 0], [0, 9, 0]]
-    max_nodes = torch.tensor([[9, 9, 9, 9, 3, 0, 9]])
+    rows = [[0, 2, 0], [1, 1, 0], [2, 0, 0], [0, 1, 0], [0, 2, 0], [0, 2, 0], [0, 9, 0], [0, 4, 0]]
+    max_nodes = torch.tensor([[9, 9, 9, 9, 3, 0, 9, 9]])
     lengths = tree_acceptance(torch.tensor([rows]), max_nodes, paths).sum(-1)
-    assert lengths.tolist() == [[3, 2, 0, 1, 1, 0, 1]]
+    assert lengths.tolist() == [[3, 2, 0, 1, 1, 0, 1, 1]]
+    lengths = tree_acceptance(torch.tensor([rows[:1]]), torch.tensor([[4]]), paths).sum(-1)
+    assert lengths.tolist() == [[2]]
+
+
+def test_a_tree_that_is_wide_and_deep() -> None:
+    """Of which 64 bits could not number all paths that might be in it."""
+    paths = [(rank,) for rank in range(100)] + [(99, *[7] * n) for n in range(1, 12)]
+    ranks = torch.tensor([[[99, *[7] * 11], [99, *[7] * 10, 6], [98, *[7] * 11]]])
+    lengths = tree_acceptance(ranks, torch.full((1, 3), 200), paths).sum(-1)
+    assert lengths.tolist() == [[12, 11, 1]]
 
 
 def test_a_tree_of_drawn_siblings() -> None:
@@ -59,3 +71,12 @@ def test_a_plan_by_few_counts_can_be_grown() -> None:
     paths = plan_tree(rates, 5)
     assert paths == ((0,), (1,), (2,), (0, 0), (0, 1))
     assert widths_of(paths) == [[3], [2, 0, 0]]
+
+
+def test_paths_that_fit() -> None:
+    """Into so many levels, and into a vocabulary, of which 3 tokens have the ranks 0 to 2."""
+    assert fitting_paths(((0,), (2,), (3,), (0, 0)), 1, 3) == ((0,), (2,))
+    check_paths([[rank] for rank in range(4096)])
+    for wrong in ([[]], [[0], [-1]], [[rank] for rank in range(4097)]):
+        with pytest.raises(ForetokenError, match="at most 4096 rank paths"):
+            check_paths(wrong)

@@ -8,7 +8,7 @@ import torch
 from foretoken import SamplingParams
 from foretoken.protocols import Scores, Step
 from foretoken.sampling.sequence import Sequence
-from foretoken.trainable.root_states import LastStates
+from foretoken.trainable.root_states import LastStates, drafting, kept_slots
 from foretoken.tree import empty
 
 
@@ -42,3 +42,24 @@ def test_forks_of_a_text_that_started_again(source: int) -> None:
     states.fork(first, copy)
     _, held = states.available([first, copy])
     assert held is not None and held.tolist() == [[5.0], [2.0]]
+
+
+def test_each_text_has_a_row_of_its_own() -> None:
+    """A drafter may be asked for some texts of a pass, in another order; one that was never read
+    as a prompt has no state of it to begin a copy with."""
+    states, none, device = LastStates(), torch.empty(1, 0), torch.device("cpu")
+    read, written, copy, silent = (Sequence.start([1, 2, 3], SamplingParams()) for _ in range(4))
+    scores = Scores(none, none, none, {-1: torch.arange(12.0).view(3, 4, 1)})
+    chunk = Step([], [], 0, 2, empty(1, device), scores, read=3)
+    step = Step([7, 8, 9], [1, 3], 3, 0, empty(1, device), scores)
+    states.observe([read, written], [chunk, step])
+    states.fork(written, copy)
+    rows, held = states.available([read, written, copy])
+    assert rows == [0, 1] and held is not None and held.tolist() == [[10.0], [3.0]]
+    rows, held = drafting(states, [read, silent, written], [0, 5, 5])
+    assert rows == [2] and held is not None and held.tolist() == [[3.0]]
+    assert drafting(states, [silent, read], [5, 0]) == ([], None)
+    states.fork(read, silent)
+    assert states.available([silent])[1] == torch.tensor([[10.0]])
+    chunk.source = 1
+    assert kept_slots(chunk) == [1, 2] and kept_slots(step) == [0, 1, 3]

@@ -14,9 +14,10 @@ from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.records import Records
 from foretoken.trainable.block_layers import BlockModule
+from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective
-from foretoken.trainable.selected_blocks import SelectedModule
+from foretoken.trainable.selected_blocks import CandidateSelector, SelectedModule
 from lessons import estimated
 from modules import block_module, selected_module
 
@@ -127,6 +128,12 @@ def test_checkpoint_names(small: Pair) -> None:
     }
     assert set(module.state_dict()) == set(block_module(small, num_layers=1).state_dict()) | more
     assert module.layers[0].attention_conv.base_kernel.shape == (2, 2, 32)
+
+
+def test_no_more_candidates_than_tokens(small: Pair) -> None:
+    selector, logits = CandidateSelector(Facts.of(small.target), 4, 99), torch.randn(2, 23)
+    own, ids = selector.candidates(logits)
+    assert torch.equal(ids, logits.argsort(-1, descending=True)) and own.shape == (2, 23)
 
 
 @pytest.mark.parametrize("shape", [{"selector_rank": 0}, {"selector_top_k": 0}])

@@ -25,14 +25,14 @@ def write_card(job: Job, module: Trained, text: str, outcome: Outcome) -> None:
     target = job.target
     code = "trust_remote_code=True, " if job.trust_remote_code else ""
     lines = [
-        f"# {module.method} for {target}",
+        f"# {job.method} for {target}",
         "",
         f"A drafter for speculative decoding, {parameters / 1e6:.1f} M parameters, trained for "
         f"`{target}` (width {module.facts.hidden_size}, vocabulary {module.facts.vocab_size}, "
-        f"{module.facts.layers} layers) by `foretoken train {module.method}`.",
+        f"{module.facts.layers} layers) by `foretoken train {job.method}`.",
         "",
-        f'    LLM("{target}", {code}speculative_config={{"method": "{module.method}", '
-        f'"model": "{job.out.name}"}})',
+        f'    LLM("{target}", {code}speculative_config={{"method": "{job.method}", '
+        f'"model": "{job.name}"}})',
         "",
         f"Text: {text}. It was trained for {outcome.progress.step} steps. "
         f"{noted(next(module.parameters()).device)}",

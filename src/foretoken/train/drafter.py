@@ -143,6 +143,11 @@ def papers_tree(drafter: type[Any]) -> dict[str, str]:
     return {"tree": PAPER} if tree is not None and tree.default == AUTO else {}
 
 
+_CONSTANT = "constant"
+_NOT_ESTIMATED = "num_assistant_tokens_schedule", "draft_vocab_size"
+"""Options of a small model by which it is served in another way than its estimate assumes."""
+
+
 class DrafterTraining:
     """A `Subject`: the drafter of a method, alone or to be served together with earlier ones."""
 
@@ -163,6 +168,12 @@ class DrafterTraining:
                 "Only small models learn after others; use method 'sps' with after."
             )
         module.check_objective(job.recipe.goal)
+        for name in _NOT_ESTIMATED:
+            if job.recipe.serving.get(name, _CONSTANT) not in (_CONSTANT, None):
+                raise ForetokenError(
+                    f"{name} is in the recipe's serving, and estimates are of drafts of one length "
+                    "over all tokens; leave it out there, and give it where the model is served."
+                )
 
     @property
     def weigh(self) -> Callable[[Lesson], Tensor] | None:

@@ -105,6 +105,11 @@ class Job:
     precision: str = "auto"
     trust_remote_code: bool = False
 
+    @property
+    def name(self) -> str:
+        """The folder's, also where it is given as "."."""
+        return self.out.resolve().name
+
     @cached_property
     def weights(self) -> str:
         """A fingerprint of the target's weights."""

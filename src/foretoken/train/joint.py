@@ -245,8 +245,8 @@ def _write_card(
         f"is the same at {100 * same / places:.1f} % of them. "
         "Drafting with the heads changes nothing of what the new target writes.",
         "",
-        f'    LLM("{out.name}/{_TARGET}", speculative_config={{"method": "medusa", '
-        f'"model": "{out.name}/{_HEADS}"}})',
+        f'    LLM("{job.name}/{_TARGET}", speculative_config={{"method": "medusa", '
+        f'"model": "{job.name}/{_HEADS}"}})',
         "",
         f"Text: {texts} answers of `{target}`. It was trained for {outcome.progress.step} steps by "
         f"`foretoken train {METHOD}`. {noted(setting.model.device)}",

@@ -35,7 +35,7 @@ class Metrics:
         self._accelerator, self._path = accelerator, out / FILE
         if accelerator.log_with:
             plain = {name: str(value) for name, value in settings.items()}
-            accelerator.init_trackers(out.name, config=plain)
+            accelerator.init_trackers(out.resolve().name, config=plain)
         if accelerator.is_main_process:
             lines = self._path.read_text().splitlines() if self._path.is_file() else []
             kept = [line for line in lines if _step(line) <= step]

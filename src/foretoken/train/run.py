@@ -15,6 +15,7 @@ import torch
 
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError, unknown
+from foretoken.errors.values import check_range
 from foretoken.files import held, read_json, write_file
 from foretoken.llm import LLM
 from foretoken.models.load import load_model
@@ -55,6 +56,8 @@ _DIFFERENTIABLE = "plain", "transformers"
 """Backends that gradients pass through; the latter is of models that don't run natively."""
 _WRITTEN = 64
 """Texts that the target writes side by side, where there is memory for them."""
+_LARGEST_SEED = 10**12
+"""Of a training: the seeds of its batches, which follow from it, have 64 bits."""
 
 
 def make(job: Job) -> Outcome:
@@ -74,6 +77,7 @@ def make(job: Job) -> Outcome:
         shards.check("shard", "a drafter")
     if job.shard_target:
         shards.check("shard_target", "the target")
+    check_range(0, _LARGEST_SEED, seed=job.seed)
     if job.keep_every is not None and job.keep_every < 1:
         raise ForetokenError(f"keep_every is {job.keep_every}; it must be at least 1.")
     _check_free(job.out, kind.folders)

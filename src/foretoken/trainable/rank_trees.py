@@ -32,21 +32,19 @@ def tree_acceptance(ranks: Tensor, max_nodes: Tensor, paths: Seq[Seq[int]]) -> T
     text's tokens; only the tree's first `max_nodes` [B, T] nodes are drafted."""
     depth = max(map(len, paths), default=0)
     most = 1 + max((max(path) for path in paths), default=0)
-    index: dict[int, dict[int, int]] = {level: {} for level in range(depth)}
-    for place, path in enumerate(paths):
-        index[len(path) - 1][_code(path, most)] = place
+    slots: dict[tuple[int, ...], int] = {(): 0}
+    slots |= {tuple(path): slot for slot, path in enumerate(paths, 1)}
     accepted = max_nodes > 0
-    code = torch.zeros_like(max_nodes)
+    node = torch.zeros_like(max_nodes)  # the slot of what is accepted so far
     levels = []
     for level in range(depth):
-        code = code * most + ranks[:, :, level].clamp(max=most - 1)
-        codes = torch.tensor(sorted(index[level]), device=max_nodes.device)
-        places = torch.tensor(
-            [index[level][c] for c in sorted(index[level])], device=max_nodes.device
-        )
+        own = [path for path in slots if len(path) == level + 1]
+        children = sorted((slots[path[:-1]] * most + path[-1], slots[path]) for path in own)
+        codes, found = torch.tensor(children, device=max_nodes.device).T.contiguous()
+        code = node * most + ranks[:, :, level]
         at = torch.searchsorted(codes, code).clamp(max=len(codes) - 1)
-        hit = (codes[at] == code) & (ranks[:, :, level] < most) & (places[at] < max_nodes)
-        accepted = accepted & hit
+        hit = (codes[at] == code) & (ranks[:, :, level] < most) & (found[at] <= max_nodes)
+        accepted, node = accepted & hit, found[at]
         levels.append(accepted)
     return torch.stack(levels, 2) if levels else accepted[..., None][..., :0]
 
@@ -62,14 +60,6 @@ def drawn_tree_acceptance(chances: Tensor, max_nodes: Tensor, paths: Seq[Seq[int
         reached[path] = reached[path[:-1]] * own
         levels[:, :, len(path) - 1] += reached[path]
     return levels
-
-
-def _code(path: Seq[int], base: int) -> int:
-    """The path as one number."""
-    code = 0
-    for rank in path:
-        code = code * base + rank
-    return code
 
 
 def rank_counts(ranks: Tensor, max_nodes: Tensor, most: int = 10) -> Tensor:
