@@ -1,13 +1,13 @@
 """What a small drafter learns from: objectives and data at equal steps, and drafters in pairs.
 
-Two drafters of --draft-model's shape are trained from nothing for --whole steps: one on the answers
-of a file (nll, plain text), one on the target's distribution along its own answers to the same
-prompts, greedy and at temperature 1 (distilled). A third is trained on plain text for --begin
-steps; from it each arm continues for --steps more, every objective over every source of text. From
-the distilled one two continue: one learns what it misses (with it a boost-tuned pair), and one
-learns as before (a pair to compare with). Each serves the bundled prompts at temperatures 0 and 1
-(there with four answers to each), four tokens a draft; prompts whose plain greedy answer loops are
-left out. Intervals are of ratios, paired over prompts, 95 %.
+Two drafters of --draft-model's shape are trained for --whole steps, from nothing or from its
+weights: one on the answers of a file (nll, plain text), one on the target's distribution along its
+own answers to the same prompts, greedy and at temperature 1 (distilled). A third is trained on
+plain text for --begin steps; from it each arm continues for --steps more, every objective over
+every source of text. From the distilled one two continue: one learns what it misses (with it a
+boost-tuned pair), and one learns as before (a pair to compare with). Each serves the prompts of
+--suite at temperatures 0 and 1, there with --samples answers to each, four tokens a draft; prompts
+whose plain greedy answer loops are left out. Intervals are of ratios, paired over prompts, 95 %.
 
 Resumes from WORK after an interruption, and adds further arms; other settings than WORK was begun
 with are refused. Example:
@@ -29,6 +29,7 @@ from typing import Any
 from lengths import WRITTEN, Counts, compared, served, telling
 from shared import options, save
 
+from foretoken.bench.suites.suite import Prompt, find_suite
 from foretoken.files import fingerprint, read_json, write_file, write_json
 from foretoken.models import gguf
 from foretoken.models.load import find, read_config
@@ -46,7 +47,6 @@ SECOND, FURTHER = "second, on what it misses", "second, as before"
 BOOSTED, BESIDE = "boost-tuned pair", "pair with the other second"
 DRAFTED = 4
 TEMPERATURES = (0.0, 1.0)
-SAMPLES = {0.0: 1, 1.0: 4}  # answers to each prompt
 NUMBERS = (
     "hidden_size",
     "intermediate_size",
@@ -62,7 +62,7 @@ NUMBERS = (
 )
 
 
-FREE = ("work", "out", "check", "objectives", "sources")
+FREE = ("work", "out", "name", "check", "objectives", "sources")
 """Options that may change from one run in a folder to the next."""
 
 
@@ -131,7 +131,7 @@ class Bench:
         begin(given)
         count = min(given.limit, len(self.asked))
         self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
-        self.keep = telling(given.model, given.prompts)
+        self.keep = telling(given.model, find_suite(given.suite).round_robin(given.prompts))
 
     def trained(
         self,
@@ -164,11 +164,12 @@ class Bench:
         return out
 
     def served(self, name: str, config: Mapping[str, Any]) -> dict[str, Counts]:
-        """Temperature -> counts of each bundled prompt."""
+        """Temperature -> counts of each prompt."""
         path = self.given.work / f"{file_name(name)}.json"
         if not path.exists():
+            samples = {0.0: 1, 1.0: self.given.samples}
             results = {
-                str(t): served(self.given.model, config, t, only=self.keep, samples=SAMPLES[t])
+                str(t): served(self.given.model, config, t, self.keep, samples[t])
                 for t in TEMPERATURES
             }
             write_file(path, json.dumps(results))
@@ -181,7 +182,7 @@ def file_name(name: str) -> str:
 
 
 def both(
-    before: dict[str, Counts], after: dict[str, Counts], keep: Sequence[str]
+    before: dict[str, Counts], after: dict[str, Counts], keep: Sequence[Prompt]
 ) -> dict[str, dict[str, Any]]:
     """By temperature: the lengths, and their ratio with its interval."""
     return {t: compared(before[t], after[t], keep) for t in map(str, TEMPERATURES)}
@@ -190,8 +191,7 @@ def both(
 def measure(given: Namespace) -> dict[str, Any]:
     bench = Bench(given)
     keep = bench.keep
-    numbers = read_config(find(given.draft_model)).to_dict()
-    shape = {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
+    shape = shape_of(given)
     how = (given.whole, given.distilled_from, given.distilled_by)
     learnt = {
         PLAIN: bench.trained(PLAIN, given.whole, "fixed", "nll", shape),
@@ -220,13 +220,29 @@ def measure(given: Namespace) -> dict[str, Any]:
         "max_tokens": WRITTEN,
         "own_every": given.own_every,
         "drafted": DRAFTED,
-        "samples": SAMPLES[1.0],
+        "samples": given.samples,
+        "suite": Path(given.suite).name,
+        "tokens": counted(counts[DISTILLED], keep),
+        "keep_weights": given.keep_weights,
         "distilled_by": given.distilled_by,
         "distilled_from": given.distilled_from,
         "from_nothing": {name: both(counts[PLAIN], counts[name], keep) for name in learnt},
         "arms": {name: both(counts[FIRST], counts[name], keep) for name in wanted},
         "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED]),
     }
+
+
+def shape_of(given: Namespace) -> dict[str, Any]:
+    """What the first drafters begin as."""
+    if given.keep_weights:
+        return {"model": given.draft_model}
+    numbers = read_config(find(given.draft_model)).to_dict()
+    return {key: numbers[key] for key in NUMBERS if numbers.get(key) is not None}
+
+
+def counted(of: dict[str, Counts], keep: Sequence[Prompt]) -> dict[str, int]:
+    """By temperature: the tokens by which a drafter is judged."""
+    return {t: sum(counts[prompt.id][0] for prompt in keep) for t, counts in of.items()}
 
 
 def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]:
@@ -322,7 +338,13 @@ def main() -> int:
     parser.add_argument("--data", nargs="+", default=[], help="prompts with answers, .jsonl")
     parser.add_argument("--work", type=Path, help="folder of what is trained")
     parser.add_argument("--limit", type=int, default=20_000, help="at most so many conversations")
-    parser.add_argument("--prompts", type=int, help="serve so many of the bundled prompts")
+    parser.add_argument("--suite", default="bundled", help="what is served: a suite's name or file")
+    parser.add_argument("--prompts", type=int, help="so many of each task")
+    parser.add_argument("--samples", type=int, default=4, help="answers at temperature 1 to each")
+    parser.add_argument(
+        "--keep-weights", action="store_true", help="begin with --draft-model's weights"
+    )
+    parser.add_argument("--name", default="alignment", help="of the record")
     parser.add_argument("--whole", type=int, default=3000, help="steps from nothing")
     parser.add_argument("--begin", type=int, default=1500, help="steps before the arms'")
     parser.add_argument("--steps", type=int, default=150, help="steps of each arm")
@@ -339,7 +361,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="look at the results there are")
     given = parser.parse_args()
     if given.check:
-        path = given.out / "alignment.json"
+        path = given.out / f"{given.name}.json"
         if not path.exists():
             print(f"{path} isn't there; run this with --data and --work first", file=sys.stderr)
             return 1
@@ -350,7 +372,7 @@ def main() -> int:
         parser.error("give --data and --work, or --check")
     results = measure(given)
     print("\n".join(page(results)))
-    save("alignment", given, results)
+    save(given.name, given, results)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Mean acceptance lengths on the bundled prompts' first turns, and ratios of two of them.
+"""Mean acceptance lengths on the first turns of prompts, and ratios of two of them.
 
 Prompts whose plain greedy answer loops are left out of every comparison. Intervals are paired over
 prompts, 95 %.
@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from shared import bundled
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.report.paired import ratio_interval, values
@@ -46,13 +45,10 @@ def served(
     model: str,
     config: Mapping[str, Any],
     temperature: float,
-    limit: int | None = None,
-    *,
-    only: Collection[str] | None = None,
+    asked: Sequence[Prompt],
     samples: int = 1,
 ) -> Counts:
-    """What serving each prompt by a method took. only: ids of prompts; samples: answers to each."""
-    asked = [prompt for prompt in bundled(limit) if only is None or prompt.id in only]
+    """What serving each prompt by a method took. samples: answers to each."""
     outs = _served(model, config, temperature, asked, samples)
     return {
         key: [sum(out.stats.tokens for out in each), sum(out.stats.passes for out in each)]
@@ -60,16 +56,16 @@ def served(
     }
 
 
-def telling(model: str, limit: int | None = None) -> list[str]:
+def telling(model: str, asked: Sequence[Prompt]) -> list[Prompt]:
     """The prompts whose plain greedy answers do not loop."""
-    outs = _served(model, None, 0.0, bundled(limit))
-    return [key for key, [out] in outs.items() if distinct_4(out.token_ids) >= DISTINCT_4]
+    outs = _served(model, None, 0.0, asked)
+    return [p for p in asked if p.id in outs and distinct_4(outs[p.id][0].token_ids) >= DISTINCT_4]
 
 
-def compared(before: Counts, after: Counts, keep: Collection[str]) -> dict[str, Any]:
-    """The lengths of two methods, and their ratio with its interval."""
+def compared(before: Counts, after: Counts, keep: Collection[Prompt]) -> dict[str, Any]:
+    """The lengths of two methods on these prompts, and their ratio with its interval."""
     units = np.zeros((len(keep), 2, 5))
-    for row, key in enumerate(sorted(keep)):
+    for row, key in enumerate(sorted(prompt.id for prompt in keep)):
         for place, counts in enumerate((before, after)):
             units[row, place, [0, 2]] = counts[key]
     both = values(units, LENGTH)

@@ -18,7 +18,7 @@ from typing import Any
 
 from lengths import WRITTEN, compared, served, telling
 from page_tables import LENT
-from shared import options, save, table
+from shared import bundled, options, save, table
 
 from foretoken.methods import METHODS as METHOD_TABLE
 from foretoken.progress import track
@@ -56,12 +56,13 @@ def measure(given: Namespace) -> dict[str, Any]:
         for row, (method, recipe) in METHODS.items()
         if (given.work / recipe / "README.md").exists()
     }
-    keep = telling(given.model, given.limit)
+    asked = bundled(given.limit)
+    keep = telling(given.model, asked)
     counts = {}
     with track("Methods", len(there), True) as advance:
         for row, (method, folder) in there.items():
             config = {"method": method, "model": str(folder), **papers_tree(trainable(method))}
-            counts[row] = served(given.model, config, 0.0, given.limit)
+            counts[row] = served(given.model, config, 0.0, asked)
             advance()
     ratios = {
         f"{one} / {other}": {**compared(counts[other], counts[one], keep), "wanted": wanted}

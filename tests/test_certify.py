@@ -157,6 +157,27 @@ def test_bins_are_not_too_many() -> None:
     assert sum(bins.values()) == pytest.approx(1.0, abs=1e-12)
 
 
+def test_the_likeliest_prefixes_are_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into their likeliest tokens; and as many bins as there may be are used."""
+    target, params, children = table_pair(9).target, SamplingParams(temperature=0.7), 6
+    true = target_distribution(target, [0, 1], params, 3)
+
+    def mass(prefix: tuple[int, ...]) -> float:
+        return sum(p for text, p in true.items() if text[: len(prefix)] == prefix)
+
+    monkeypatch.setattr("foretoken.certify.MOST_BINS", 1 + 4 * children)
+    monkeypatch.setattr("foretoken.certify._CHILDREN", children)
+    bins = prefix_bins(target, [0, 1], params, 3)
+    assert len(bins) == 1 + 4 * children
+    split = {prefix[:-1] for prefix in bins if prefix}
+    whole = [prefix for prefix in bins if prefix not in split and len(prefix) < 3]
+    assert min(map(mass, split)) >= max(map(mass, whole))
+    for prefix in split:
+        told = [mass((*prefix, token)) for token in range(9) if (*prefix, token) in bins]
+        rest = [mass((*prefix, token)) for token in range(9) if (*prefix, token) not in bins]
+        assert len(told) == children and min(told) >= max(rest)
+
+
 def test_lines_of_another_rule_have_names_of_their_own(pair: Pair) -> None:
     config = {"method": "sps", "model": pair.draft}
     rules = [lines({**config, **more}, plan()) for more in ({}, {"verifier": "block"})]

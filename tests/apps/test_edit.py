@@ -144,6 +144,9 @@ def test_windows_lines_stay() -> None:
         edited = edit(llm, windows, ASKED)
     assert edited.text == CHANGED.replace("\n", "\r\n")
     assert edited.diff("a").count("\n-") == 2
+    mixed, changed = (text.replace("\n", "\r\n", 1) for text in (FILE, CHANGED))
+    with scripted(f"```\n{changed}```", text=mixed, vocab_size=257) as llm:
+        assert edit(llm, mixed, ASKED).text == changed
 
 
 def test_a_byte_order_mark_stays() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx
 import pytest
@@ -81,6 +82,16 @@ def test_a_requests_time_per_token() -> None:
         assert told("e2e_request_latency") == 3.0 and told("request_queue_time") == 0.5
         assert told("request_prefill_time") == 0.5 and told("request_decode_time") == 2.0
         assert told("request_inference_time") == 2.5
+
+
+@pytest.mark.parametrize(("context", "last"), [(199, 100), (200, 200), (256, 200), (1, 1)])
+def test_buckets_of_tokens(context: int, last: int) -> None:
+    """As vLLM's: 1, 2, 5, 10 … up to the context."""
+    with toy() as llm:
+        page = Metrics(AsyncLLM(llm), "toy", "foretoken", context).text().decode()
+    bounds = re.findall(r'request_prompt_tokens_bucket{.*?le="(.+?)"', page)
+    series = ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "200.0"]
+    assert bounds == [*series[: series.index(f"{last}.0") + 1], "+Inf"]
 
 
 def test_how_a_request_ended() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import selectors
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -35,28 +36,51 @@ async def events(pause: float = 0.0) -> AsyncGenerator[str]:
         CLOSED.append("events")
 
 
+class Hasty(selectors.DefaultSelector):
+    """Waits for nothing: the time that it was to wait is over."""
+
+    now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now += timeout or 0.0
+        return super().select(0)
+
+
+class Quick(asyncio.SelectorEventLoop):
+    """A loop whose clock shows just the times that something was to happen at."""
+
+    def __init__(self) -> None:
+        self._hasty = Hasty()
+        super().__init__(self._hasty)
+
+    def time(self) -> float:
+        return self._hasty.now
+
+
 def sent(stream: EventStream, leave_after: int | None = None) -> list[str]:
     """The bodies that are sent; the client goes after so many of them. Then all is closed."""
     CLOSED.clear()
     bodies: list[str] = []
-    left = asyncio.Event()
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            bodies.append(message["body"].decode())
-            if len(bodies) == leave_after:
-                left.set()
-                await asyncio.sleep(0.01)
-
-    async def receive() -> Any:
-        await left.wait()
-        return {"type": "http.disconnect"}
 
     async def main() -> list[str]:
+        left = asyncio.Event()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                bodies.append(message["body"].decode())
+                if len(bodies) == leave_after:
+                    left.set()
+                    await asyncio.sleep(0.01)
+
+        async def receive() -> Any:
+            await left.wait()
+            return {"type": "http.disconnect"}
+
         await stream({"type": "http"}, receive, send)
         return sorted(CLOSED)  # before the loop closes what was left open
 
-    closed = asyncio.run(main())
+    with asyncio.Runner(loop_factory=Quick) as runner:
+        closed = runner.run(main())
     assert closed == ["answer", "events"]
     return bodies
 
@@ -66,10 +90,15 @@ def test_events_and_their_end() -> None:
     assert sent(stream) == ["one", "two", ""]
 
 
-def test_silence_is_broken_by_comments() -> None:
-    bodies = sent(EventStream(events(0.05), 0.02, lambda: CLOSED.append("answer")))
-    assert [body for body in bodies if body != KEEP_ALIVE] == ["one", "two", ""]
-    assert 2 <= bodies.count(KEEP_ALIVE) <= 4
+@pytest.mark.parametrize(
+    ("pause", "comments"), [(0.01, 0), (0.03, 1), (0.05, 2)], ids=["busy", "slow", "slower"]
+)
+def test_silence_is_broken_by_comments(pause: float, comments: int) -> None:
+    """One after each so many seconds in which nothing was sent, and none between events that come
+    sooner."""
+    bodies = sent(EventStream(events(pause), 0.02, lambda: CLOSED.append("answer")))
+    asked = [KEEP_ALIVE] * comments
+    assert bodies == [*asked, "one", *asked, "two", ""]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.05])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -55,3 +56,37 @@ def test_passes_that_a_server_did_not_count() -> None:
     units = paired.pair((known, known), (partly, known))
     assert units is not None and paired.values(units, "speedup") == (1.0, 1.0)
     assert paired.values(units, "mean acceptance length") is None
+
+
+def test_what_is_paired() -> None:
+    """Turns and members of a group are summed; what one of the four lacks, or failed at, and what
+    is left out, counts in none."""
+
+    def run(tokens: int, **changed: Any) -> paired.Prompts:
+        found = {
+            name: paired.Prompt(group, tokens * (place + 1), 2.0 * tokens, 3.0 * tokens)
+            for place, (name, group) in enumerate(zip("abcde", "xxyzz", strict=True))
+        }
+        return {name: prompt for name, prompt in (found | changed).items() if prompt is not None}
+
+    before, after = (run(1), run(10)), (run(100), run(1000))
+    [ab, c, de] = np.moveaxis(np.asarray(paired.pair(before, after)), 0, 0)
+    assert ab.tolist() == [[3, 4, 6, 30, 40], [300, 400, 600, 3000, 4000]]
+    assert c.tolist() == [[3, 2, 3, 30, 20], [300, 200, 300, 3000, 2000]]
+    assert de[0].tolist() == [9, 4, 6, 90, 40]
+    failed = paired.Prompt("z", 7, 1.0, 1.0, failed=True)
+    for lacking in ({"d": None}, {"d": failed}):
+        for place in range(4):
+            runs = [run(size, **(lacking if place == i else {})) for i, size in enumerate((1,) * 4)]
+            found = paired.pair((runs[0], runs[1]), (runs[2], runs[3]))
+            assert found is not None and found[-1, 0, 0] == 5
+    assert np.shape(paired.pair(before, after, left_out=["a", "b"])) == (2, 2, 5)
+    assert paired.pair(before, after, left_out=["a", "b", "c"]) is None
+
+
+def test_one_turn_that_failed_is_a_prompt_that_did() -> None:
+    answers = [answer(turn=0), answer(turn=1, error="lost"), answer(turn=2)]
+    [prompts] = paired.gather(answers).values()
+    [prompt] = prompts.values()
+    assert prompt.failed and (prompt.tokens, prompt.passes) == (12, 6)
+    assert prompt.seconds == sum(each.decoding for each in answers)
