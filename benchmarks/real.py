@@ -139,7 +139,10 @@ def run(whole: Whole, bench: Bench, stages: list[str]) -> None:
     """Serve cell after cell until the time is over; all of them follow from the screen."""
     while (cell := following(whole, stages)) is not None and bench.left():
         if whole.spent() > 3600 * whole.hours:
-            print(f"The {whole.hours:g} hours are used up; {cell.name} and what follows is left.")
+            print(
+                f"The {whole.hours:g} hours are used up; {cell.name} and what follows is left: "
+                "give more by --hours."
+            )
             return
         print(f"{cell.name}: about {whole.expected(cell) / 60:.0f} minutes", flush=True)
         if serve(cell, whole.asked(cell), bench):

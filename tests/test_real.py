@@ -502,11 +502,19 @@ def test_what_a_later_round_takes(bench: SimpleNamespace, monkeypatch: pytest.Mo
 
 
 def test_a_folder_is_for_one_plan(bench: SimpleNamespace) -> None:
-    """Other weights, prompts or hours are refused, and the difference named."""
+    """Other weights, prompts or hours are refused, and the difference named; but hours may be more
+    once it is settled what they suffice for."""
     bench.whole.keep({"a.gguf": "1"})
     bench.whole.keep({"a.gguf": "1"})
     with pytest.raises(ForetokenError, match="models"):
         bench.whole.keep({"a.gguf": "2"})
+    more = replace(bench.whole, hours=bench.whole.hours + 1)
+    with pytest.raises(ForetokenError, match="hours"):
+        more.keep({"a.gguf": "1"})
+    (bench.whole.work / "settled.json").write_text("{}")
+    more.keep({"a.gguf": "1"})
+    with pytest.raises(ForetokenError, match="models"):
+        more.keep({"a.gguf": "2"})
 
 
 def row(method: str, ratio: float, **more: Any) -> dict[str, Any]:

@@ -44,7 +44,9 @@ class Whole:
     limit: int | None = None
 
     def keep(self, hashes: Mapping[str, str]) -> None:
-        """Note what is measured. Raises `ForetokenError` where the folder is for something else."""
+        """Note what is measured. Raises `ForetokenError` where the folder is for something else.
+        Once the screen has decided what the hours suffice for, more or fewer change nothing but
+        when it ends."""
         plan = {
             "targets": list(self.targets),
             "peers": list(self.peers),
@@ -54,7 +56,10 @@ class Whole:
             "suite": self.suite.sha256,
         }
         if (self.work / PLAN).is_file():
-            check_same(self.work, read_json(self.work / PLAN, "this benchmark's plan"), plan)
+            before = read_json(self.work / PLAN, "this benchmark's plan")
+            if (self.work / SETTLED).is_file():
+                before["hours"] = self.hours
+            check_same(self.work, before, plan)
         write_json(self.work / PLAN, plan)
 
     def prompts(self, stage: str) -> list[prompts.Prompt]:
