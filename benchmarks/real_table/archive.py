@@ -14,11 +14,10 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from foretoken.bench.run.resume import check_same
 from foretoken.files import read_json, replacing
 from foretoken.machine import features, processor
 from real_table.cells import OF_TRAINED, Cell
-from real_table.progress import DONE, OPENED, PLAN, SETTLED
+from real_table.progress import DONE, OPENED, PLAN, SETTLED, check_plan
 from real_table.record import MEMORY
 from real_table.serve import CELL
 
@@ -32,8 +31,7 @@ def unpack(archive: Path, work: Path) -> None:
     if not (archive / PLAN).is_file():
         return
     if (work / PLAN).is_file():
-        kept, here = (read_json(folder / PLAN, "a benchmark's plan") for folder in (archive, work))
-        check_same(archive, kept, here)
+        check_plan(archive, read_json(work / PLAN, "a benchmark's plan"))
         return
     work.mkdir(parents=True, exist_ok=True)
     for path in sorted(archive.glob(f"*{ENDING}")):

@@ -32,6 +32,15 @@ PLAN, SETTLED, OPENED, DONE = "plan.json", "settled.json", "trained.json", "done
 STAGES = ("screen", "grid", "whole", "precision", OF_TRAINED)
 
 
+def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:
+    """Raise `ForetokenError` where a folder is for another plan. Once the screen has decided what
+    the hours suffice for, more or fewer change nothing but when it ends."""
+    before = read_json(folder / PLAN, "this benchmark's plan")
+    if (folder / SETTLED).is_file():
+        before["hours"] = plan["hours"]
+    check_same(folder, before, plan)
+
+
 @dataclass(frozen=True)
 class Whole:
     """All that a working folder is for. limit: prompts of a stage, None for all."""
@@ -44,9 +53,7 @@ class Whole:
     limit: int | None = None
 
     def keep(self, hashes: Mapping[str, str]) -> None:
-        """Note what is measured. Raises `ForetokenError` where the folder is for something else.
-        Once the screen has decided what the hours suffice for, more or fewer change nothing but
-        when it ends."""
+        """Note what is measured. Raises `ForetokenError` where the folder is for something else."""
         plan = {
             "targets": list(self.targets),
             "peers": list(self.peers),
@@ -56,10 +63,7 @@ class Whole:
             "suite": self.suite.sha256,
         }
         if (self.work / PLAN).is_file():
-            before = read_json(self.work / PLAN, "this benchmark's plan")
-            if (self.work / SETTLED).is_file():
-                before["hours"] = self.hours
-            check_same(self.work, before, plan)
+            check_plan(self.work, plan)
         write_json(self.work / PLAN, plan)
 
     def prompts(self, stage: str) -> list[prompts.Prompt]:
