@@ -35,10 +35,10 @@ STAGES = ("screen", "grid", "whole", "precision", OF_TRAINED)
 def check_plan(folder: Path, plan: Mapping[str, Any]) -> None:
     """Raise `ForetokenError` where a folder is for another plan. Once the screen has decided what
     the hours suffice for, more or fewer change nothing but when it ends."""
-    before = read_json(folder / PLAN, "this benchmark's plan")
-    if (folder / SETTLED).is_file():
-        before["hours"] = plan["hours"]
-    check_same(folder, before, plan)
+    free = {"hours"} if (folder / SETTLED).is_file() else set()
+    both = (read_json(folder / PLAN, "this benchmark's plan"), plan)
+    before, now = ({k: v for k, v in each.items() if k not in free} for each in both)
+    check_same(folder, before, now)
 
 
 @dataclass(frozen=True)
