@@ -275,8 +275,8 @@ def _starts(input_ids: Tensor, model_kwargs: Mapping[str, Any]) -> list[int]:
     mask, positions = model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
     if mask is None:
         mask = torch.ones_like(input_ids)
-    two = getattr(mask, "shape", None) == input_ids.shape  # else nothing of it counts
-    seen = mask != 0 if two else torch.zeros_like(input_ids, dtype=torch.bool)
+    fits = isinstance(mask, Tensor) and mask.shape == input_ids.shape
+    seen = mask != 0 if fits else torch.zeros_like(input_ids, dtype=torch.bool)  # refused below
     starts = seen.int().argmax(1)  # [B]
     places = torch.arange(width, device=seen.device) - starts[:, None]  # [B, P]
     if not torch.equal(seen, places >= 0):
