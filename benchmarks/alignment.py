@@ -36,7 +36,7 @@ from foretoken.models.load import find, read_config
 from foretoken.progress import track
 from foretoken.train.data import read_conversations
 from foretoken.train.drafter import merged
-from foretoken.train.job import Job
+from foretoken.train.job import AUTO, PRECISIONS, Job
 from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make
 
@@ -92,7 +92,7 @@ def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any
             "own_every": given.own_every,
             "held": 32,
             "temperature": given.temperature,
-            "max_tokens": WRITTEN,
+            "max_tokens": given.max_tokens,
         },
     )
 
@@ -131,7 +131,8 @@ class Bench:
         begin(given)
         count = min(given.limit, len(self.asked))
         self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
-        self.keep = telling(given.model, find_suite(given.suite).round_robin(given.prompts))
+        asked = find_suite(given.suite).round_robin(given.prompts)
+        self.keep = telling(given.model, asked, given.max_tokens)
 
     def trained(
         self,
@@ -154,7 +155,16 @@ class Bench:
         began = time.monotonic()
         chosen = recipe(self.given, steps, objective, shape)
         outcome = make(
-            Job("sps", self.given.model, self.asked, chosen, out, source=source, after=after)
+            Job(
+                "sps",
+                self.given.model,
+                self.asked,
+                chosen,
+                out,
+                source=source,
+                after=after,
+                precision=self.given.precision,
+            )
         )
         print(
             f"{name}: {steps} steps in {time.monotonic() - began:.0f} s, estimated "
@@ -169,7 +179,9 @@ class Bench:
         if not path.exists():
             samples = {0.0: 1, 1.0: self.given.samples}
             results = {
-                str(t): served(self.given.model, config, t, self.keep, samples[t])
+                str(t): served(
+                    self.given.model, config, t, self.keep, samples[t], self.given.max_tokens
+                )
                 for t in TEMPERATURES
             }
             write_file(path, json.dumps(results))
@@ -217,12 +229,13 @@ def measure(given: Namespace) -> dict[str, Any]:
         "lr": given.lr,
         "matrix_lr": given.matrix_lr,
         "temperature": given.temperature,
-        "max_tokens": WRITTEN,
+        "max_tokens": given.max_tokens,
         "own_every": given.own_every,
         "drafted": DRAFTED,
         "samples": given.samples,
         "suite": Path(given.suite).name,
         "tokens": counted(counts[DISTILLED], keep),
+        "precision": given.precision,
         "keep_weights": given.keep_weights,
         "distilled_by": given.distilled_by,
         "distilled_from": given.distilled_from,
@@ -341,6 +354,8 @@ def main() -> int:
     parser.add_argument("--suite", default="bundled", help="what is served: a suite's name or file")
     parser.add_argument("--prompts", type=int, help="so many of each task")
     parser.add_argument("--samples", type=int, default=4, help="answers at temperature 1 to each")
+    parser.add_argument("--precision", default=AUTO, choices=PRECISIONS, help="of products")
+    parser.add_argument("--max-tokens", type=int, default=WRITTEN, help="of an answer")
     parser.add_argument(
         "--keep-weights", action="store_true", help="begin with --draft-model's weights"
     )

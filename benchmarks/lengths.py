@@ -29,13 +29,14 @@ def _served(
     temperature: float,
     asked: Sequence[Prompt],
     samples: int = 1,
+    max_tokens: int = WRITTEN,
 ) -> dict[str, list[Any]]:
     """Prompt -> answers with seeds of their own, where all were given."""
     llm = LLM(model, speculative_config=config)
     prompts = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in asked]
     outs: dict[str, list[Any]] = {p.id: [] for p in asked}
     for seed in range(samples):
-        params = SamplingParams(temperature=temperature, max_tokens=WRITTEN, seed=seed)
+        params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
         for prompt, out in zip(asked, llm.generate(prompts, params), strict=True):
             outs[prompt.id].append(out)
     return {key: each for key, each in outs.items() if all(out.error is None for out in each)}
@@ -47,18 +48,19 @@ def served(
     temperature: float,
     asked: Sequence[Prompt],
     samples: int = 1,
+    max_tokens: int = WRITTEN,
 ) -> Counts:
     """What serving each prompt by a method took. samples: answers to each."""
-    outs = _served(model, config, temperature, asked, samples)
+    outs = _served(model, config, temperature, asked, samples, max_tokens)
     return {
         key: [sum(out.stats.tokens for out in each), sum(out.stats.passes for out in each)]
         for key, each in outs.items()
     }
 
 
-def telling(model: str, asked: Sequence[Prompt]) -> list[Prompt]:
+def telling(model: str, asked: Sequence[Prompt], max_tokens: int = WRITTEN) -> list[Prompt]:
     """The prompts whose plain greedy answers do not loop."""
-    outs = _served(model, None, 0.0, asked)
+    outs = _served(model, None, 0.0, asked, max_tokens=max_tokens)
     return [p for p in asked if p.id in outs and distinct_4(outs[p.id][0].token_ids) >= DISTINCT_4]
 
 

@@ -163,12 +163,14 @@ def auto(read: Read) -> str:
     return markdown(head, rows, 2)
 
 
-def alignment_start(read: Read) -> str:
-    return _by_temperature(read("alignment.json")["from_nothing"])
-
-
-def alignment_pairs(read: Read) -> str:
-    return _by_temperature(read("alignment.json")["pairs"])
+def _alignment(file: str) -> dict[str, Callable[[Read], str]]:
+    """The tables of one target's record."""
+    return {
+        "start": lambda read: _by_temperature(read(file)["from_nothing"]),
+        "greedy": lambda read: _arms(read(file), "0.0"),
+        "sampled": lambda read: _arms(read(file), "1.0"),
+        "pairs": lambda read: _by_temperature(read(file)["pairs"]),
+    }
 
 
 def _by_temperature(rows: Mapping[str, Record]) -> str:
@@ -181,22 +183,14 @@ def _length(cell: Record | None) -> str:
     return ranged(cell["length"], cell["interval"]) if cell else NONE
 
 
-def _arms(read: Read, temperature: str) -> str:
-    arms = {tuple(name.split(", ")): by for name, by in read("alignment.json")["arms"].items()}
+def _arms(record: Record, temperature: str) -> str:
+    arms = {tuple(name.split(", ")): by for name, by in record["arms"].items()}
     objectives, texts = (list(dict.fromkeys(key[i] for key in arms)) for i in (0, 1))
     rows = [
         [code(goal), *(_length(arms.get((goal, text), {}).get(temperature)) for text in texts)]
         for goal in objectives
     ]
     return markdown(["objective", *map(code, texts)], rows)
-
-
-def alignment_greedy(read: Read) -> str:
-    return _arms(read, "0.0")
-
-
-def alignment_sampled(read: Read) -> str:
-    return _arms(read, "1.0")
 
 
 def passes(read: Read) -> str:
@@ -310,10 +304,11 @@ def _of_real(made: Callable[[Record], str]) -> Callable[[Read], str]:
 
 TABLES: dict[str, Callable[[Read], str]] = {
     "acceptance": acceptance,
-    "alignment-greedy": alignment_greedy,
-    "alignment-pairs": alignment_pairs,
-    "alignment-sampled": alignment_sampled,
-    "alignment-start": alignment_start,
+    **{f"alignment-{name}": made for name, made in _alignment("alignment.json").items()},
+    **{
+        f"alignment-smollm2-{name}": made
+        for name, made in _alignment("alignment-smollm2.json").items()
+    },
     "auto": auto,
     "copying": copying,
     "draft": draft,

@@ -116,8 +116,9 @@ def fewer_rounds(own: Record, shown: Sequence[Record]) -> str:
 
 
 def over_ours(shown: Sequence[Record]) -> str:
-    """Their speeds over our plain decoding's in the same rounds."""
-    told = [f"{row['engine']}, {row['method']} {_beside(row['decoding'])}" for row in shown]
+    """Their speeds over our plain decoding's in the same rounds, the fastest first."""
+    ordered = sorted(shown, key=lambda row: -_ratio_to_ours(row["decoding"]))
+    told = [f"{row['engine']}, {row['method']} {_beside(row['decoding'])}" for row in ordered]
     return f"Over our plain decoding: {'; '.join(told)}." if told else ""
 
 
@@ -243,6 +244,11 @@ def _theirs(row: Record) -> list[str]:
     ours = [_beside(part) for part in (decoding, whole)]
     own = over(decoding, row["method"], "over_own_plain")
     return [*_key(row), speed(decoding["tokens_per_second"]), own, *ours]
+
+
+def _ratio_to_ours(part: Record) -> float:
+    found = part["over_foretoken_plain"]
+    return float(found["ratio"]) if found else 0.0
 
 
 def _beside(part: Record) -> str:

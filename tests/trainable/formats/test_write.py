@@ -453,7 +453,8 @@ def test_speculators_says_the_same(name: str, target: Path, small: Pair, tmp_pat
         goal = states[..., :WIDTH].contiguous()
         given = {"input_ids": tokens, "loss_mask": where, "verifier_last_hidden_states": goal}
         with torch.no_grad():
-            mine = [lesson.head(module.outputs(lesson, torch.tensor([[root]])))[0, 0]]
+            block = module.outputs(lesson, torch.tensor([[root]]))
+            mine = [module.learning(lesson)[0](block)[0, 0]]
     inputs, outputs = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     save_file({**given, "hidden_states": states, "steps": torch.tensor(steps)}, inputs)
     script = Path(__file__).with_name("speculators_reads.py")
