@@ -305,10 +305,6 @@ def _of_real(made: Callable[[Record], str]) -> Callable[[Read], str]:
 TABLES: dict[str, Callable[[Read], str]] = {
     "acceptance": acceptance,
     **{f"alignment-{name}": made for name, made in _alignment("alignment.json").items()},
-    **{
-        f"alignment-smollm2-{name}": made
-        for name, made in _alignment("alignment-smollm2.json").items()
-    },
     "auto": auto,
     "copying": copying,
     "draft": draft,

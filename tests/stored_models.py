@@ -14,6 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from foretoken.models.load import fetched
+from foretoken.models.model import CausalLM
+from foretoken.testing import native
 
 REAL = [fetched("any").parent, Path.home() / ".cache" / "foretoken-models"]
 """Where trained models' files are looked for: the user's cache folder, which tests don't use
@@ -62,6 +64,12 @@ def original(family: str, **numbers: Any) -> Any:
     for weight in model.parameters():
         weight.data.normal_(1.0 if weight.ndim == 1 else 0.0, 0.2, generator=random)
     return model.eval()
+
+
+def windowed(vocab_size: int) -> CausalLM:
+    """A native Mistral in float64, whose tokens see five places."""
+    shape = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 8, "sliding_window": 5}
+    return native(original("mistral", vocab_size=vocab_size, **shape).double())
 
 
 def written(folder: Path, family: str = "llama", **numbers: Any) -> Path:

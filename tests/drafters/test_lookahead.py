@@ -79,6 +79,8 @@ def test_the_output_is_in_the_pool(pair: Pair) -> None:
     assert drafter._state(one).pool == {1: [(2, 3, 4)], 2: [(3, 4, 5)]}
     one.tokens += [6]
     assert drafter._state(one).pool[3] == [(4, 5, 6)]
+    drafter._state(one).add((1, 9, 9, 9), 2)
+    assert drafter._state(one).pool[1] == [(9, 9, 9), (2, 3, 4)]  # as no text is read twice
     plain = Lookahead(2, 4, 2, pool_from_prompt=False)
     plain.bind(ModelTarget(pair.target, 1, 64))
     assert not plain._state(one).pool
@@ -221,3 +223,31 @@ def test_no_more_n_grams_than_the_window_has_columns(pair: Pair) -> None:
     assert state.fitting(1) == [(5, 6, 7), (2, 3, 4)]
     state.sizes = Sizes(2, 3, 1)
     assert state.fitting(1) == [(5, 6)]
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_row_is_read_where_its_step_says(pair: Pair, size: int) -> None:
+    """In a batch's scores, whoever else is observed."""
+    drafter = Lookahead(3, size, 2, pool_from_prompt=False)
+    target, rows = begun(pair, drafter, PROMPTS[:2])
+    first, state = (drafter._state(row) for row in rows)
+    for _ in range(3):
+        before = state.levels, dict(state.pool)
+        steps = step(target, drafter, TargetOnly(), rows, [60, 60])
+        wanted = state.levels, state.pool
+        (state.levels, state.pool), state.scored = before, steps[1].drafted
+        drafter.observe(rows[1:], steps[1:])
+        assert (state.levels, state.pool) == wanted and state.levels != first.levels
+
+
+@pytest.mark.parametrize(
+    ("window", "size", "guesses"), [(3, 5, 2), (7, 5, 7), (1, 2, 1), (1, 6, 1)]
+)
+def test_it_has_as_many_nodes_as_it_says(pair: Pair, window: int, size: int, guesses: int) -> None:
+    """At most: where all n-grams fit, and the window is largest, which isn't always at its end."""
+    drafter = Lookahead(window, size, guesses, pool_from_prompt=False)
+    target, [one] = begun(pair, drafter, [PROMPTS[1]])
+    rests = [(97 - guess,) * (size - 1) for guess in range(1, guesses + 1)]
+    drafter._state(one).pool = {token: list(rests) for token in range(97)}
+    steps = [step(target, drafter, TargetOnly(), [one], [999])[0] for _ in range(size + 1)]
+    assert max(done.drafted for done in steps) == drafter.nodes

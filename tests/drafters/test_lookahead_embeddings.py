@@ -67,7 +67,7 @@ def test_embeddings_stand_after_another_parts(small: Pair) -> None:
         sequence = Sequence.start([7], GREEDY)
         target.begin(sequence)
         drafts.append(drafter.draft([sequence], [9], GreedyDraws()).tokens.tolist())
-    assert drafts[0] == drafts[1]
+    assert drafts[0] == drafts[1] and len(drafts[0][0]) == 4
 
 
 def test_room_where_the_context_ends(small: Pair) -> None:

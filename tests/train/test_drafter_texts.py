@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from foretoken import LLM, ForetokenError, SamplingParams
-from foretoken.train import drafter_texts
+from foretoken.train import drafter_texts, processes
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.job import Job
 from foretoken.train.recipe import read_recipe
@@ -156,3 +156,75 @@ def test_its_engine_is_made_for_its_texts(
     settings = {"own_texts": 3, "shape": {"model": str(checkpoints[1])}}
     train_small_lm(checkpoints[0], tmp_path, "target+drafter", **settings)
     assert lengths and max(lengths) <= SMALL["length"]
+
+
+class Writer:
+    """Answers every prompt with its tokens, each one more, in place of a drafter's engine."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.prompts, self.lengths = list[Any](), list[int]()
+        monkeypatch.setattr(drafter_texts, "beside", self._beside)
+
+    def _beside(self, llm: Any, model: Any, length: int, most: int) -> Any:
+        self.lengths.append(length)
+        return nullcontext(self)
+
+    def generate(self, prompts: Any, params: Any) -> Any:
+        self.prompts += prompts
+        answers = [[token + 1 for token in prompt] for prompt in prompts]
+        return [SimpleNamespace(token_ids=answer, error=None) for answer in answers]
+
+
+def texts_of(folder: Path, pairs: Any, params: SamplingParams, count: int = 2) -> DrafterTexts:
+    """Those of a stand-in, of which new ones are written every 4 steps."""
+    module: Any = SimpleNamespace(native=lambda: None, facts=SimpleNamespace(vocab_size=97))
+    nothing: Any = None
+    prompts = Records.of(pairs, 7, 97)
+    return DrafterTexts(module, nothing, prompts, folder, params, count, 4, 0.0)
+
+
+PAIRS = [([1], [2]), ([5, 6, 7], [8])]
+
+
+def test_other_processes_read_what_the_first_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for it, but not where the weights that would write it are gone."""
+    writer, path, waited = Writer(monkeypatch), tmp_path / "own-00000.npz", list[Path]()
+    first = texts_of(tmp_path, PAIRS, SamplingParams(seed=0))(0)
+    written = path.read_bytes()
+    path.unlink()
+
+    def wait_for(file: Path) -> None:
+        waited.append(file)
+        file.write_bytes(written)
+
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr(processes, "wait_for", wait_for)
+    second = texts_of(tmp_path, PAIRS, SamplingParams(seed=0))
+    found = second(0)
+    assert waited == [path] and len(writer.prompts) == 2
+    assert found.limit == first.limit == 7
+    assert all((found.arrays[name] == first.arrays[name]).all() for name in Records.ARRAYS)
+    with pytest.raises(ForetokenError, match=r"own-00001.npz is missing"):
+        second(6)
+
+
+def test_texts_of_another_recipe_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With another seed, or of another number."""
+    Writer(monkeypatch)
+    texts_of(tmp_path, PAIRS, SamplingParams(seed=0))(0)
+    for seed, count, said in ((1, 2, "made for seed 0"), (0, 1, "made for texts 2")):
+        with pytest.raises(ForetokenError, match=said):
+            texts_of(tmp_path, PAIRS, SamplingParams(seed=seed), count)(0)
+
+
+def test_what_is_asked_of_its_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers to prompts alone, with room for the longest of them and all of its answer."""
+    writer = Writer(monkeypatch)
+    pairs = [([], [1, 2, 3, 4, 5]), *PAIRS]
+    found = texts_of(tmp_path, pairs, SamplingParams(seed=0, max_tokens=9), count=3)(0)
+    assert sorted(writer.prompts) == [[1], [5, 6, 7]] and writer.lengths == [3 + 9]
+    assert sorted(found.answer(i) for i in range(len(found))) == [[2], [6, 7, 8]]

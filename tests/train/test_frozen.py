@@ -16,6 +16,7 @@ from foretoken.train import frozen
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
 from lessons import GREEDY, packed, written
+from stored_models import windowed
 
 
 def test_lessons_hold_the_targets_cache(pair: Pair) -> None:
@@ -34,15 +35,16 @@ def test_lessons_hold_the_targets_cache(pair: Pair) -> None:
             torch.testing.assert_close(mine[0, :, start : start + count], theirs)
 
 
-@pytest.mark.parametrize("kind", ["native", "transformers"])
+@pytest.mark.parametrize("kind", ["native", "transformers", "windowed"])
 def test_long_texts_are_read_in_parts(
     pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No mask is for all pairs of a row's tokens; states, keys and values, and what is appended are
     those of one pass."""
-    model: Any = (
-        pair.target if kind == "native" else wrapped(tiny_transformers(pair.target.vocab_size))
-    )
+    size = pair.target.vocab_size
+    model: Any = windowed(size) if kind == "windowed" else pair.target
+    if kind == "transformers":
+        model = wrapped(tiny_transformers(size))
     rows, seen = packed(written(pair.target)), list[int]()
     embeddings = torch.randn(2, 3, model.width, dtype=model.dtype)
     positions = torch.tensor([[5, 6, 7], [2, 3, 4]])
@@ -122,3 +124,36 @@ def test_a_draft_has_no_more_nodes_than_serving_has_room_for(pair: Pair) -> None
     rows = collate(written(pair.target), [[0, 1]], 40, 0.0)
     found = FrozenTarget(pair.target, nodes=3).lesson(rows, (-1,)).max_nodes
     assert found.max() == 3 and torch.equal(found, rows.max_nodes.clamp(max=3))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_what_is_read_of_a_target_is_in_the_drafters_dtype(pair: Pair, dtype: torch.dtype) -> None:
+    """Whatever the target's is. What is appended has its precision, and not that of a drafter's
+    products; without those the head has it for states that learn, too."""
+    lm = tiny_transformers(pair.target.vocab_size, dtype=torch.float32)
+    target = build_native(
+        lm.config, lm.state_dict().__getitem__, dtype, torch.device("cpu"), "plain"
+    )
+    lesson = FrozenTarget(target).lesson(packed(written(pair.target)), (-1,))
+    embeddings, positions = lesson.embed(lesson.tokens[:, :2]), torch.tensor([[30, 31]] * 2)
+    visible = torch.ones(2, 2, 82, dtype=torch.bool)
+    appended = lesson.append(embeddings, positions, visible)
+    read = (lesson.hidden[-1], *lesson.kv(0), embeddings, appended)
+    assert [x.dtype for x in read] == [torch.float32] * 5
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(lesson.append(embeddings, positions, visible), appended)
+    assert lesson.head(lesson.hidden[-1].clone().requires_grad_()).dtype == dtype
+
+
+def test_keys_and_values_are_of_the_batch_alone(pair: Pair) -> None:
+    """Though the cache has room for the rows and places of one before."""
+    records, target = written(pair.target), FrozenTarget(pair.target)
+    target.lesson(collate(records, [[1], [0]], 16, 0.0), (-1,))
+    rows = collate(records, [[0]], 12, 0.0)
+    found, alone = (each.lesson(rows, (-1,)).kv(1) for each in (target, FrozenTarget(pair.target)))
+    assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))
+
+
+def test_the_temperature_is_that_of_the_texts(pair: Pair) -> None:
+    rows = collate(written(pair.target), [[0]], 12, 0.0)
+    assert FrozenTarget(pair.target, temperature=0.7).lesson(rows, (-1,)).temperature == 0.7

@@ -22,12 +22,15 @@ from foretoken.trainable.losses import DIVERGENCES, Objective
 from foretoken.tree import DraftTree, Kind, chains
 from foretoken.trees.join import join
 from lessons import GREEDY, after_text, seeded
+from stored_models import windowed
 
 
-@pytest.mark.parametrize("kind", ["native", "adapter"])
+@pytest.mark.parametrize("kind", ["native", "adapter", "windowed"])
 def test_appended_blocks_see_their_text_alone(small: Pair, records: Records, kind: str) -> None:
     """In packed rows, whatever was read in between; gradients reach the embeddings alone."""
-    model = small.target if kind == "native" else HFModel(small.transformers)
+    model = windowed(23) if kind == "windowed" else small.target
+    if kind == "adapter":
+        model = HFModel(small.transformers)
     module, frozen = seeded(PassTokens, small, num_tokens=2), FrozenTarget(model)
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 44, 0.0), (-1,))
     frozen.lesson(collate(records, [[4], [5]], 20, 0.0), (-1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.models.native.backends import blocks
 from foretoken.trainable.checkpoint import Facts
-from foretoken.trainable.narrow import NarrowLinear
+from foretoken.trainable.narrow import NarrowLinear, loaded, narrowed
 
 PROMPTS = ["Translate to German: the cat sleeps.", "What is 12 + 30?"]
 DRAFTERS = ("eagle3", "eagle", "mtp", "dflash", "medusa", "hydra")
@@ -82,3 +83,42 @@ def test_products_are_close() -> None:
     wanted, found = layer(x), NarrowLinear(layer)(x)
     assert found.shape == wanted.shape
     assert (found - wanted).norm() < 0.01 * wanted.norm()
+
+
+class Nested(torch.nn.Module):
+    """Linear layers of its own and of its parts, one of which fills no block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.slim = torch.nn.Linear(32, 8), torch.nn.Linear(31, 8)
+        self.parts = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(64, 4))])
+
+
+def beside(backend: str) -> Any:
+    """What a drafter is told of a target that runs so."""
+    return SimpleNamespace(backend=backend, dtype=torch.float32)
+
+
+def rounded(module: torch.nn.Module) -> list[str]:
+    """The names of the layers that are in blocks."""
+    return [name for name, part in module.named_modules() if isinstance(part, NarrowLinear)]
+
+
+def test_which_layers_are_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that fill a block, wherever they are, beside blocks of a file and beside blocks that
+    were asked for; none where the loops can't be built."""
+    asked = ("blocks", "q4", "compiled+q4", "plain", "compiled+plain")
+    for has_loops, fitting in ((True, asked[:3]), (False, ())):
+        monkeypatch.setattr(blocks, "has_loops", lambda has_loops=has_loops: has_loops)
+        for backend in asked:
+            module = Nested()
+            narrowed(module, beside(backend))
+            assert rounded(module) == (["wide", "parts.0.0"] if backend in fitting else [])
+
+
+def test_a_module_that_is_given_keeps_its_weights() -> None:
+    """It may be in training; one that is read from a folder is rounded."""
+    given = Nested()
+    kind: Any = SimpleNamespace(load=lambda source, access: Nested() if source == "a" else source)
+    assert loaded(kind, given, beside("q8")) is given and not rounded(given)
+    assert rounded(loaded(kind, "a", beside("q8")))

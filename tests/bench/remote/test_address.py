@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from base64 import b64encode
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -42,12 +43,13 @@ def test_a_key_that_no_header_carries(end: str, monkeypatch: pytest.MonkeyPatch)
         "//me:sk-0123456789abcdef@ho st/v1",
         "//me:sk-0123456789abcdef@a..b/v1",
         "//host/vé/v1?api_key=sk-0123456789abcdef",
+        "///v1?api_key=sk-0123456789abcdef",
     ],
 )
 def test_a_wrong_address_is_told_without_its_secrets(url: str) -> None:
     """Also where it can't be taken apart."""
     with pytest.raises(ForetokenError, match="A server's address is like") as raised:
-        Endpoint(url if url[:1] != "/" else f"http:{url}", "m").model_info()
+        Endpoint(url if url[:1] != "/" else f"http:{url}", "m")
     assert KEY not in "".join(traceback.format_exception(raised.value))
 
 
@@ -113,3 +115,31 @@ def test_a_secret_in_each_way_in_which_it_is_written() -> None:
     found = address.read_address("//".join(("http:", "me:pass%2Fword%201@host/v1")))
     said = "pass/word 1, pass%2Fword%201 and pass/word%201"
     assert found.redacted(said) == "***, *** and ***"
+
+
+@pytest.mark.parametrize(
+    ("login", "sent"),
+    [("me:word@", "me:word"), ("me@", "me:"), (":word@", ":word"), ("", None), (":@", None)],
+)
+def test_a_login_without_a_name_or_a_word(login: str, sent: str | None) -> None:
+    """Each stays where it stood."""
+    found = address.read_address("//".join(("http:", f"{login}host/v1"))).headers
+    wanted = sent and f"Basic {b64encode(sent.encode()).decode()}"
+    assert found.get("Authorization") == wanted
+
+
+def test_an_address_is_stored_as_it_was_given() -> None:
+    """But for what is secret, and a slash at its end."""
+    for given in ("http://me:word@host/api", "http://host/api/?key=1"):
+        assert address.public(given) == "http://host/api"
+        assert address.public(given.replace("/api", "/api/v1")) == "http://host/api/v1"
+
+
+def test_short_secrets_are_hidden_where_they_are_words() -> None:
+    """Of an error alone: an answer may hold them by chance, and a short value of a query is none.
+    Of secrets that begin alike the longest is hidden."""
+    found = address.read_address("http://host/v1?version=2", "abc")
+    assert found.redacted_error("abc: no abcd by 2") == "***: no abcd by 2"
+    assert found.redacted("abc") == "abc"
+    found = address.read_address("//".join(("http:", "secret-1:secret-12@host/v1")))
+    assert found.redacted("secret-1 and secret-12") == "*** and ***"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import re
+import ssl
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from fake_server import ADDRESS, KEY, WORD, Answering, answering, asked, endless, head, serving
 from foretoken.bench.remote import address, connection
+from foretoken.bench.remote.connection import Limits, Unanswered
 from foretoken.bench.remote.openai import Endpoint
 
 
@@ -20,13 +26,13 @@ def test_a_redirect_is_not_followed(status: int, monkeypatch: pytest.MonkeyPatch
     with serving() as (other, there):
 
         def redirect(to: BaseHTTPRequestHandler) -> None:
-            head(to, status, Location=f"{there.base_url}/chat/completions?key={KEY}")
+            head(to, status, Location=f"{there.base_url}/chat/completions?key={KEY}&code=once")
 
         with answering(redirect) as url:
             error = asked(url).error
     assert other.asked == []
     assert error is not None and re.match(ADDRESS + f"redirects .*status {status}", error)
-    assert there.root in error and KEY not in error
+    assert there.root in error and KEY not in error and "once" not in error
 
 
 def _drip(to: BaseHTTPRequestHandler, text: bytes) -> None:
@@ -125,3 +131,52 @@ def test_a_server_that_speaks_otherwise(answer: bytes, told: str) -> None:
     with answering(raw) as url:
         error = asked(url).error
     assert error is not None and re.match(ADDRESS + told, error), error
+
+
+def test_the_nearer_limit_decides() -> None:
+    """How long the next bytes may take, and what is said where they took longer."""
+    assert Limits(5.0, 60.0).left() == 5.0 and Limits(60.0, 5.0).left() <= 5.0
+    assert str(Limits(5.0, 60.0).expired()) == "sent nothing for 5 s"
+    over = Limits(60.0, 0.0)
+    assert str(over.expired()) == "took longer than 0 s"
+    with pytest.raises(Unanswered, match="took longer than 0 s"):
+        over.left()
+
+
+def test_what_a_request_says_of_itself() -> None:
+    """Which of a machine's servers it is for, and that the answer must not be compressed."""
+    seen = dict[str, str]()
+
+    def note(to: BaseHTTPRequestHandler) -> None:
+        seen.update(to.headers.items())
+        head(to)
+        to.wfile.write(WORD + b"data: [DONE]\n\n")
+
+    with answering(note) as url:
+        assert asked(url).text == "word"
+    assert seen["Host"] == url.removeprefix("http://")
+    assert seen["Accept-Encoding"] == "identity"
+
+
+def test_a_secure_connection_is_to_the_server_that_was_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the standard library makes sure of, before anything is sent."""
+    names: list[str] = []
+
+    @contextmanager
+    def wrap_socket(plain: Any, server_hostname: str) -> Iterator[Any]:
+        names.append(server_hostname)
+        yield plain
+
+    context = SimpleNamespace(wrap_socket=wrap_socket)
+    monkeypatch.setattr(ssl, "create_default_context", lambda: context)
+
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        head(to)
+        to.wfile.write(WORD + b"data: [DONE]\n\n")
+
+    with answering(answer) as url:
+        assert asked(url).error is None and names == []
+        assert asked(url.replace("http:", "https:")).error is None
+    assert names == ["127.0.0.1"]

@@ -33,9 +33,11 @@ def test_shares_add_up(members: int) -> None:
 
 
 def test_each_request_takes_a_pass() -> None:
-    """Also where a gauge of other seconds says less."""
+    """Also where a gauge of other seconds says less, and beside its verifications."""
     found = acceptance_between({}, parse("sglang:spec_accept_length 8\n"), 8, 4)
     assert found is not None and found.passes == 4
+    found = acceptance_between({}, parse("sglang:spec_verify_calls_total 6\n"), 24, 4)
+    assert found is not None and (found.passes, found.drafts) == (6 + 4, 6)
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "1e300", "1_0x", "9" * 400])
@@ -61,3 +63,10 @@ def test_a_gauge_of_one_token_a_pass() -> None:
     for length, passes in ((1, 8), (0, None)):
         found = acceptance_between({}, parse(f"sglang:spec_accept_length {length}\n"), 8, 2)
         assert (found and found.passes) == passes
+
+
+def test_positions_are_in_their_order() -> None:
+    """Whatever order they are listed in."""
+    lines = vllm(3).splitlines()[::-1]
+    found = acceptance_between({}, parse("\n".join(lines)), 40, 3)
+    assert found is not None and found.accepted_at == (6, 3)

@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from fake_server import ADDRESS, WORD, answering, asked, endless, head
+from foretoken.bench.remote.events import MOST, events
 
 
 @pytest.mark.parametrize(
@@ -65,6 +66,7 @@ def test_a_line_has_an_end(start: bytes, part: bytes) -> None:
         (b'data: {"error": "out of\\n memory"}\n\n', "reports an error: out of memory"),
         (b"data: [DONE]\n\n", "ended its stream before"),
         (WORD.replace(b"stop", b"abort") + b"data: [DONE]\n\n", "ended its answer by 'abort'"),
+        (WORD.replace(b"stop", b"error") + b"data: [DONE]\n\n", "ended its answer by 'error'"),
     ],
 )
 def test_a_stream_that_says_something_else(stream: bytes, told: str) -> None:
@@ -90,8 +92,9 @@ def test_a_stream_that_says_something_else(stream: bytes, told: str) -> None:
         WORD + b"data: [DONE]\n\ndata: rubbish\n\n",
         b"data:\n\ndata: \n\n" + WORD + b"data: [DONE]\n\n",
         WORD + b'data: {"choices": null, "usage": {"completion_tokens": 1}}\n\ndata: [DONE]\n\n',
+        WORD + b'data: {"usage": {"completion_tokens": 1}}\n\ndata: [DONE]\n\n',
     ],
-    ids=["bom", "crlf", "fields", "two lines", "more", "nothing", "usage"],
+    ids=["bom", "crlf", "fields", "two lines", "more", "nothing", "usage", "usage alone"],
 )
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_stream_as_the_standard_allows_it(stream: bytes, size: int) -> None:
@@ -105,3 +108,10 @@ def test_a_stream_as_the_standard_allows_it(stream: bytes, size: int) -> None:
     with answering(answer) as url:
         reply = asked(url)
     assert (reply.error, reply.text, reply.finish_reason) == (None, "word", "stop")
+
+
+def test_a_stream_may_be_longer_than_an_event() -> None:
+    """Each event is measured by itself, whatever came before it."""
+    part = b"x" * (MOST // 3)
+    stream = [b"data: " + part + b"\n\n"] * 4
+    assert list(events([*stream, b"data: [DONE]\n\n"])) == [part] * 4

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import pytest
 
-from fake_server import ADDRESS, PROMPT, answering, asked, head, plan, serving
+from fake_server import ADDRESS, PARAMS, PROMPT, answering, asked, head, plan, serving, vllm
 from foretoken.bench.plan import Unit
-from foretoken.bench.remote import address
+from foretoken.bench.remote import address, openai
+from foretoken.bench.remote.connection import Limits, Unanswered
 from foretoken.bench.remote.openai import Endpoint, Reply
 from foretoken.bench.remote.runner import RemoteRunner
 from foretoken.errors import ForetokenError
@@ -83,11 +85,13 @@ def test_a_refusal_is_read_in_part() -> None:
     "models",
     [
         b"[" * 100_000,
+        b"\xff",
+        b'{"data": []}',
         b'{"data": [{"id": "m", "max_model_len": "300"}]}',
         b'{"data": [{"id": "m", "max_model_len": -1}, {"id": 5}]}',
         b'{"data": [{"id": {}}, "m"]}',
     ],
-    ids=["deep", "text", "negative", "strange"],
+    ids=["deep", "bytes", "none", "text", "negative", "strange"],
 )
 def test_a_list_of_models_that_says_nothing(models: bytes) -> None:
     """No context is known from it, and no prompt is left out."""
@@ -139,3 +143,60 @@ def test_a_key_that_is_refused(status: int) -> None:
         pytest.raises(ForetokenError, match="refuses the key; put the right one into OPENAI_API"),
     ):
         Endpoint(url, "m").model_info()
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ('{"message": "too long"}', "too long"),
+        ('{"error": "too long"}', "too long"),
+        ('{"error": {"code": 5}}', "{'code': 5}"),
+        ("[" * 70_000, "[[["),
+        ("\udcff", "\ufffd"),
+        ("", "Bad Request"),
+    ],
+    ids=["message", "error", "code", "deep", "bytes", "nothing"],
+)
+def test_where_a_refusal_says_why(body: str, told: str) -> None:
+    """Servers differ; one that says nothing has its status told in words."""
+
+    def refuse(to: BaseHTTPRequestHandler) -> None:
+        head(to, 400)
+        to.wfile.write(body.encode(errors="surrogateescape"))
+
+    with answering(refuse) as url:
+        error = asked(url).error
+    assert error is not None and f"answered with status 400: {told}" in error
+
+
+def test_without_words_that_end_it_none_are_sent() -> None:
+    """Not an empty list, which some servers refuse."""
+    with serving() as (fake, endpoint):
+        assert endpoint.ask([{"role": "user", "content": "?"}], PARAMS).error is None
+    assert "stop" not in fake.asked[0]
+
+
+def test_a_look_takes_a_minute_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long an answer may take, and less where that may take less."""
+    limits: list[tuple[float, float]] = []
+
+    def connected(where: Any, given: Limits) -> Any:
+        limits.append((given.wait, given.total))
+        raise Unanswered("is away")
+
+    monkeypatch.setattr(openai, "connected", connected)
+    url = "http://127.0.0.1:9"
+    for endpoint in (Endpoint(url, "m"), Endpoint(url, "m", timeout=5.0, total=7.0)):
+        assert endpoint.counters() == {}
+    assert limits == [(60.0, 60.0), (5.0, 7.0)]
+
+
+def test_counters_of_a_server_that_is_not_well() -> None:
+    """Aren't taken for its counters of now."""
+
+    def fail(to: BaseHTTPRequestHandler) -> None:
+        head(to, 503)
+        to.wfile.write(vllm(1).encode())
+
+    with answering(fail, models=False) as url:
+        assert Endpoint(url, "m").counters() == {}

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from time import perf_counter
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,8 +58,10 @@ def serve(runner: RemoteRunner, *prompts: Prompt) -> list[Answer]:
 def test_an_answer_is_timed_from_its_stream() -> None:
     """First token, total, and decoding as the time per token between the first and the end."""
     with serving(pace=1.0) as (_, endpoint):
+        began = perf_counter()
         [answer] = RemoteRunner(plan(), endpoint).serve(Unit((PROMPT,), 1, 0.0))
-    assert answer.error is None
+        took = perf_counter() - began
+    assert answer.error is None and answer.seconds["total"] < took
     assert (answer.text, answer.finish_reason) == ("".join(WORDS), "stop")
     assert (answer.tokens, answer.prompt_tokens, answer.token_ids) == (8, 5, [])
     spent = answer.seconds
@@ -80,6 +83,10 @@ def test_a_lone_piece_is_all_decoding() -> None:
         Reply(began=0.0, arrivals=[1.0], ended=5.0),
     ]
     assert seconds(pair, 6)["other"] == pytest.approx((6 - 1) * 6 / 5 / 2)
+    assert seconds(pair, 2)["other"] == pytest.approx(6 / 2)  # not more than there was
+    late = [replace(pair[1], began=0.5), pair[0]]  # whichever is the first and the last to end
+    spent = seconds(late, 11)
+    assert (spent["prefill"], spent["other"]) == pytest.approx((0.5 / 2, 5.5 / 2))
 
 
 @pytest.mark.parametrize(
@@ -202,6 +209,8 @@ def test_a_failed_prompt_is_recorded_and_spoils_no_other() -> None:
     ]
     assert all(a.tokens == a.passes == sum(a.seconds.values()) == 0 for a in found if a.error)
     assert found[0].tokens == 8
+    spent = found[0].seconds  # no others had a part in it
+    assert spent["prefill"] + spent["other"] == pytest.approx(spent["total"])
     assert found[0].passes == 0, "counters that others share are not to be given to one"
     assert len(fake.asked) == 6
 
@@ -229,6 +238,7 @@ def test_turns_follow_the_servers_own_answers() -> None:
         found = serve(RemoteRunner(plan(), endpoint), CHAT)
     assert [a.turn for a in found] == [0, 1]
     assert [m["content"] for m in fake.asked[1]["messages"]] == ["One?", "".join(WORDS), "Two?"]
+    assert fake.asked[0]["seed"] != fake.asked[1]["seed"]
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -278,10 +288,10 @@ def test_without_usage_a_tokenizer_counts() -> None:
 def test_a_long_prompt_is_skipped_where_the_context_is_known() -> None:
     """The server has 300 tokens of context, and 256 are to be left after the last turn."""
     short, long = Prompt("1", "qa", ("x" * 43,)), Prompt("2", "qa", ("x" * 44,))
-    later = Prompt("3", "chat", ("x", "y"))
+    later, ruled = Prompt("3", "chat", ("x", "y")), replace(short, id="4", system="z")
     with serving() as (_, endpoint):
         known = RemoteRunner(plan(max_tokens=50), endpoint, tokenizer=letters())
-        assert known.fitting([short, long, later]) == ([short], ["2", "3"])
+        assert known.fitting([short, long, later, ruled]) == ([short], ["2", "3", "4"])
         assert RemoteRunner(plan(), endpoint).fitting([long]) == ([long], [])
 
 
@@ -439,3 +449,57 @@ def test_who_counted_the_measured_servers_tokens() -> None:
         runner = RemoteRunner(plan(), server, plain, tokenizer=letters())
         runner.serve(Unit((PROMPT,), 1, 0.0))  # the server first
     assert runner.target["tokens_from"] == "the server"
+
+
+def test_what_does_not_divide_is_shared_out() -> None:
+    """Each request of a group has a share of its own, and together they have all of it."""
+    prompts = [Prompt(name, "qa", (said,)) for name, said in zip("ab", "12", strict=True)]
+    with serving(lambda answered: vllm(answered // 2)) as (_, endpoint):
+        found = serve(RemoteRunner(plan(batch_sizes=(2,)), endpoint), *prompts)
+    assert sorted(answer.passes for answer in found) == [6, 7]
+
+
+def test_an_answer_of_no_tokens() -> None:
+    """Is one, where the server says so and no text came."""
+
+    def answer(to: BaseHTTPRequestHandler) -> None:
+        head(to)
+        to.wfile.write(WORD.replace(b"word", b""))
+        to.wfile.write(b'data: {"choices": [], "usage": {"completion_tokens": 0}}\n\n')
+        to.wfile.write(b"data: [DONE]\n\n")
+
+    with answering(answer) as url:
+        [answered] = RemoteRunner(plan(), Endpoint(url, "m")).serve(Unit((PROMPT,), 1, 0.0))
+    assert (answered.error, answered.text, answered.tokens) == (None, "", 0)
+
+
+def test_whose_counters_they_were_stays_known() -> None:
+    """Though they are missing for a later turn."""
+    looks: list[int] = []
+
+    def counters(requests: int) -> str:
+        looks.append(requests)
+        return vllm(requests) if len(looks) <= 2 else ""
+
+    with serving(counters) as (_, endpoint):
+        runner = RemoteRunner(plan(), endpoint)
+        found = serve(runner, CHAT)
+    assert [answer.passes for answer in found] == [5, 0]
+    assert runner.target["acceptance_from"] == "vllm's counters"
+
+
+def test_where_plain_decoding_fails_the_other_is_over_too() -> None:
+    """As there is nothing to compare it with; but not the other way round."""
+
+    def refuse(to: BaseHTTPRequestHandler) -> None:
+        head(to, 500)
+        to.wfile.write(b"no")
+
+    with serving(None) as (fake, fine), answering(refuse) as url:
+        refusing = Endpoint(url, "m")
+        runners = RemoteRunner(plan(), fine, refusing), RemoteRunner(plan(), refusing, fine)
+        first, second = ([a.error for a in serve(runner, CHAT)] for runner in runners)
+    said = f"{url.removeprefix('http://')} answered with status 500: no"
+    assert first == [said, f"plain decoding failed: {said}"] * 2
+    assert second == [None, said, None, said]
+    assert len(fake.asked) == 1 + 2

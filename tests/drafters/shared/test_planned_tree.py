@@ -296,6 +296,9 @@ def test_lookahead_plans_its_sizes() -> None:
     narrow = Lookahead(window=2)
     narrow.price(costing({1: 10.0, 64: 10.001}))
     assert narrow._planner.tree(1, narrow._paper) == Sizes(2, 5, 7)
+    few = Lookahead(guesses=1)  # of which a second one is never planned, instead of a longer one
+    few.price(costing({1: 10.0, 64: 10.001}))
+    assert few._planner.tree(1, few._paper) == Sizes(1, 5, 1)
 
 
 def test_a_window_keeps_its_size_for_a_while(pair: Pair) -> None:
@@ -351,6 +354,7 @@ def test_a_level_of_a_beam_costs_a_pass(
             "one model's tree",
         ),
         (lambda: Eagle2(tree="oak"), "tree is 'oak'"),
+        (lambda: Lookahead(tree="oak"), "tree is 'oak'"),
     ],
 )
 def test_wrong_options(make: Callable[[], Drafter], message: str) -> None:

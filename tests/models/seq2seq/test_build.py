@@ -76,11 +76,12 @@ def test_backends_of_decoder_only_models_are_refused(backend: str) -> None:
 
 
 def test_a_t5_whose_states_float16_cannot_hold() -> None:
-    """Trained ones have such: what feed-forwards add stays in float32, as in transformers."""
+    """Trained ones have such: what feed-forwards add stays in float32, as do the matrices that make
+    it, as in transformers."""
     model = copy.deepcopy(tiny("t5-v1.1")).float()
     for name, weight in model.named_parameters():
         if name.endswith("wo.weight"):
-            weight.data.mul_(1e4)
+            weight.data.mul_(1e5)
     found = logits(model, torch.float16).float()
     halved = copy.deepcopy(model).half()
     for name, module in halved.named_modules():
@@ -118,3 +119,17 @@ def test_an_unknown_activation_is_refused() -> None:
         build_seq2seq(
             config, dict[str, Any]().__getitem__, torch.float64, CPU, "plain", Beginning((0,))
         )
+
+
+@pytest.mark.parametrize("name", ["t5", "t5-v1.1", "bart"])
+def test_what_is_counted_in_half_precision(name: str) -> None:
+    """The same weights, and a quarter of the bytes that they have in float64; in float16 the last
+    matrices of T5's feed-forwards have a half of them."""
+    model: Any = tiny(name)
+    weights, start = model.state_dict().__getitem__, Beginning((0,))
+    last = [w.numel() for n, w in model.get_decoder().named_parameters() if n.endswith("wo.weight")]
+    whole = native_of(model)
+    for dtype, more in ((torch.float16, 2), (torch.bfloat16, 0)):
+        half = build_seq2seq(model.config, weights, dtype, CPU, "plain", start)
+        assert half.bytes_read == whole.bytes_read // 4 + more * sum(last)
+        assert half.parameters == whole.parameters

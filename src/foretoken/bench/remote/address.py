@@ -61,12 +61,12 @@ def read_address(url: str, key: str | None = None) -> Address:
     """
     parts = _split(url)
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    login = [unquote(word) for word in (parts.username, parts.password) if word]
+    login = [unquote(word or "") for word in (parts.username, parts.password)]
     headers, token = {}, ""
     if key:
         headers["Authorization"] = f"Bearer {_checked(key)}"
-    elif login:
-        token = b64encode(f"{login[0]}:{''.join(login[1:])}".encode()).decode()
+    elif any(login):
+        token = b64encode(":".join(login).encode()).decode()
         headers["Authorization"] = f"Basic {token}"
     values = [value for _, value in parse_qsl(parts.query) if len(value) >= _LONG]
     return Address(
