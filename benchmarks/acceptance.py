@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from argparse import Namespace
 from typing import Any
 
-from shared import bundled, options, save, table
+from shared import bundled, exit_with, options, save, table
 
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.bench.suites import data
@@ -29,7 +28,8 @@ DRAFTED = 4
 
 
 def held_out(limit: int) -> list[tuple[str, list[dict[str, str]]]] | None:
-    """The first `limit` prompts of each task: everything before the first answer."""
+    """The first `limit` prompts of each task: everything before the first answer. None without the
+    file; raises `ForetokenError` for one that has no such prompt."""
     root = data.folder()
     path = root / "corpora" / "heldout.jsonl.gz" if root else None
     if path is None or not path.is_file():
@@ -38,9 +38,14 @@ def held_out(limit: int) -> list[tuple[str, list[dict[str, str]]]] | None:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for record in map(json.loads, lines):
             asked = record.get("messages", [])[:1]
-            own = results.get(record["task"])
+            own = results.get(record.get("task"))
             if own is not None and len(own) < limit and asked and asked[0]["role"] == "user":
                 own.append(asked)
+    if not any(results.values()):
+        raise ForetokenError(
+            f"{path} has no prompt of the tasks {', '.join(TASKS)}; give another folder as "
+            f"{data.VARIABLE}, or one without that file, for the bundled prompts."
+        )
     return [(task, messages) for task, own in results.items() for messages in own]
 
 
@@ -49,8 +54,9 @@ def measure(given: Namespace, prompts: list[tuple[str, list[dict[str, str]]]]) -
     config = {"method": "sps", "model": given.draft_model, "num_speculative_tokens": DRAFTED}
     llm = LLM(given.model, speculative_config=config, max_num_seqs=1)
     params = SamplingParams(temperature=0, max_tokens=given.max_tokens)
-    stats = {task: AcceptanceStats() for task in TASKS}
-    count = {task: {"prompts": 0, "looping": 0, "skipped": 0} for task in TASKS}
+    tasks = list(dict.fromkeys(task for task, _ in prompts))
+    stats = {task: AcceptanceStats() for task in tasks}
+    count = {task: {"prompts": 0, "looping": 0, "skipped": 0} for task in tasks}
     with track("Acceptance", len(prompts), True) as advance:
         for task, messages in prompts:
             advance()
@@ -67,7 +73,7 @@ def measure(given: Namespace, prompts: list[tuple[str, list[dict[str, str]]]]) -
         total.add(part)
     sums = {key: sum(c[key] for c in count.values()) for key in ("prompts", "looping", "skipped")}
     return {
-        **{task: _numbers(stats[task]) | count[task] for task in TASKS},
+        **{task: _numbers(stats[task]) | count[task] for task in tasks},
         "overall": _numbers(total) | sums,
     }
 
@@ -87,17 +93,15 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=40, help="prompts of a task (default: 40)")
     parser.add_argument("--max-tokens", type=int, default=64, help="of an answer (default: 64)")
     given = parser.parse_args()
+    if given.limit < 1:
+        parser.error(f"--limit {given.limit} leaves no prompt; give at least 1")
     prompts = held_out(given.limit)
-    source = "held-out" if prompts else "bundled"
+    source = "bundled" if prompts is None else "held-out"
     if prompts is None:
         prompts = [
             (p.task, [{"role": "user", "content": p.turns[0]}]) for p in bundled(given.limit)
         ]
-    try:
-        results = measure(given, prompts)
-    except ForetokenError as error:
-        print(error, file=sys.stderr)
-        return 1
+    results = measure(given, prompts)
     rows = [["task", "mean length", "accepted", "prompts", "looping", "too long"]]
     for task, part in results.items():
         counts = [str(part[k]) for k in ("prompts", "looping", "skipped")]
@@ -107,13 +111,11 @@ def main() -> int:
         f"{source} prompts, temperature 0, {DRAFTED} drafted tokens, {given.max_tokens} written\n"
     )
     table(rows)
-    save(
-        "acceptance",
-        given,
-        {"prompts": source, "drafted": DRAFTED, "max_tokens": given.max_tokens, "by_task": results},
-    )
+    how = {"prompts": source, "drafted": DRAFTED}
+    how |= {"limit": given.limit, "max_tokens": given.max_tokens}
+    save("acceptance", given, {**how, "by_task": results})
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    exit_with(main)

@@ -4,13 +4,15 @@ Two drafters of --draft-model's shape are trained for --whole steps, from nothin
 weights: one on the answers of a file (nll, plain text), one on the target's distribution along its
 own answers to the same prompts, greedy and at temperature 1 (distilled). A third is trained on
 plain text for --begin steps; from it each arm continues for --steps more, every objective over
-every source of text. From the distilled one two continue: one learns what it misses (with it a
-boost-tuned pair), and one learns as before (a pair to compare with). Each serves the prompts of
---suite at temperatures 0 and 1, there with --samples answers to each, four tokens a draft; prompts
-whose plain greedy answer loops are left out. Intervals are of ratios, paired over prompts, 95 %.
+every source of text. Steps have equally many rows, of which more or fewer tokens are learned, by
+how long answers are: the record has their number. The last weights are served. From the distilled
+one two continue: one learns what it misses (with it a boost-tuned pair), and one learns as before
+(a pair to compare with). Each serves the prompts of --suite at temperatures 0 and 1, there with
+--samples answers to each, four tokens a draft; prompts whose plain greedy answer loops are left
+out. Intervals are of ratios, paired over prompts, 95 %.
 
-Resumes from WORK after an interruption, and adds further arms; other settings than WORK was begun
-with are refused. Example:
+Resumes from WORK after an interruption, and adds further arms to those there; other settings than
+WORK was begun with are refused. Example:
 
     python benchmarks/alignment.py --data prompts.jsonl --work WORK
     python benchmarks/alignment.py --check
@@ -23,10 +25,12 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lengths import WRITTEN, Counts, compared, served, telling
+from page_tables import alignment_tables
 from shared import options, save
 
 from foretoken.bench.suites.suite import Prompt, find_suite
@@ -37,10 +41,11 @@ from foretoken.progress import track
 from foretoken.train.data import read_conversations
 from foretoken.train.drafter import merged
 from foretoken.train.job import AUTO, PRECISIONS, Job
+from foretoken.train.metrics import FILE as METRICS
 from foretoken.train.recipe import Recipe, read_recipe
 from foretoken.train.run import make
 
-SOURCES = ("fixed", "target", "drafter", "target+drafter")
+SOURCES = ("fixed", "target", "target@1", "drafter", "target+drafter")
 OBJECTIVES = ("nll", "kl_div", "rkl", "jsd", "tv", "nla")
 PLAIN, DISTILLED, FIRST = "plain text", "distilled", "nll, fixed"
 SECOND, FURTHER = "second, on what it misses", "second, as before"
@@ -66,14 +71,23 @@ FREE = ("work", "out", "name", "check", "objectives", "sources")
 """Options that may change from one run in a folder to the next."""
 
 
-def arms(given: Namespace) -> list[str]:
+def arms(sources: Sequence[str], objectives: Sequence[str]) -> list[str]:
     """Names of objective and source; a drafter's own tokens alone teach nothing."""
     return [
         f"{objective}, {source}"
-        for source in given.sources
-        for objective in given.objectives
+        for source in sources
+        for objective in objectives
         if (objective, source) != ("nll", "drafter")
     ]
+
+
+def known_arms(given: Namespace) -> list[str]:
+    """Those that are asked for, and those that WORK has from before; the first of all is what the
+    others are compared with."""
+    asked = arms(given.sources, given.objectives)
+    every = arms(SOURCES, OBJECTIVES)
+    there = [name for name in every if (given.work / f"{file_name(name)}.json").exists()]
+    return [name for name in every if name in (FIRST, *asked, *there)]
 
 
 def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any]) -> Recipe:
@@ -82,7 +96,7 @@ def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any
         {
             "steps": steps,
             "patience": 1_000,
-            "evaluate_every": max(1, steps // 4),
+            "evaluate_every": steps,  # no arm serves the best of several weights
             "lr": given.lr,
             "matrix_lr": given.matrix_lr,
             "rows": given.rows,
@@ -90,6 +104,7 @@ def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any
             "shape": shape,
             "objective": {objective: 1.0},
             "own_every": given.own_every,
+            "own_texts": given.own_texts,
             "held": 32,
             "temperature": given.temperature,
             "max_tokens": given.max_tokens,
@@ -105,7 +120,13 @@ def begin(given: Namespace) -> None:
     models = {
         name: fingerprint(*gguf.files_of(find(fixed[name]))) for name in ("model", "draft_model")
     }
-    asked = {**fixed, **models, "data": [fingerprint(Path(name)) for name in given.data]}
+    asked = {
+        **fixed,
+        **models,
+        "data": [fingerprint(Path(name)) for name in given.data],
+        "suite": find_suite(given.suite).sha256,
+        "recipe": json.loads(json.dumps(asdict(recipe(given, 1, "nll", {})))),
+    }
     if not path.exists() and given.work.is_dir() and any(given.work.iterdir()):
         raise SystemExit(
             f"{given.work} holds files and no {path.name} that says how they were made; give "
@@ -131,8 +152,9 @@ class Bench:
         begin(given)
         count = min(given.limit, len(self.asked))
         self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
-        asked = find_suite(given.suite).round_robin(given.prompts)
-        self.keep = telling(given.model, asked, given.max_tokens)
+        self.suite = find_suite(given.suite)
+        served = self.suite.round_robin(given.prompts)
+        self.keep = telling(given.model, served, given.max_tokens)
 
     def trained(
         self,
@@ -151,7 +173,7 @@ class Bench:
         shared = self.given.work / "texts"
         shared.mkdir(exist_ok=True)
         if not (out / "data").is_symlink():
-            (out / "data").symlink_to(shared.resolve(), target_is_directory=True)
+            (out / "data").symlink_to(Path("..", shared.name), target_is_directory=True)
         began = time.monotonic()
         chosen = recipe(self.given, steps, objective, shape)
         outcome = make(
@@ -188,6 +210,11 @@ class Bench:
         loaded: dict[str, Counts] = json.loads(path.read_text())
         return loaded
 
+    def learned(self, name: str) -> float:
+        """What all tokens that a training's steps predicted weigh."""
+        lines = (self.given.work / file_name(name) / METRICS).read_text().splitlines()
+        return sum(json.loads(line)["learned"] for line in lines)
+
 
 def file_name(name: str) -> str:
     return name.replace(", ", "-").replace(" ", "-")
@@ -211,7 +238,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     }
     counts = {name: bench.served(name, chain(folder)) for name, folder in learnt.items()}
     start = {"model": str(bench.trained("begun", given.begin, "fixed", "nll", shape))}
-    wanted = list(dict.fromkeys([FIRST, *arms(given)]))
+    wanted = known_arms(given)
     with track("Arms", len(wanted), True) as advance:
         for name in wanted:
             objective, source = name.split(", ")
@@ -231,10 +258,13 @@ def measure(given: Namespace) -> dict[str, Any]:
         "temperature": given.temperature,
         "max_tokens": given.max_tokens,
         "own_every": given.own_every,
+        "own_texts": given.own_texts,
+        "own_temperature": recipe(given, 1, "nll", {}).own_temperature,
         "drafted": DRAFTED,
         "samples": given.samples,
-        "suite": Path(given.suite).name,
+        "suite": bench.suite.name,
         "tokens": counted(counts[DISTILLED], keep),
+        "learned": {name: bench.learned(name) for name in (*learnt, "begun", *wanted)},
         "precision": given.precision,
         "keep_weights": given.keep_weights,
         "distilled_by": given.distilled_by,
@@ -283,53 +313,9 @@ def chain(folder: Path) -> dict[str, Any]:
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
-    """The tables, as a terminal shows them; `pages.py` writes docs/alignment.md."""
-    lines = [
-        f"From nothing, {results['whole']:,} steps; in brackets the ratio to {PLAIN}:",
-        "",
-        *by_temperature(results["from_nothing"]),
-        "",
-        f"Another {results['steps']} steps after {results['begin']:,} on plain text:",
-        "",
-    ]
-    names = list(results["arms"])
-    sources = list(dict.fromkeys(name.split(", ")[1] for name in names))
-    objectives = list(dict.fromkeys(name.split(", ")[0] for name in names))
-    for temperature in map(str, TEMPERATURES):
-        lines += [
-            f"Temperature {float(temperature):g}; in brackets the interval of the ratio to "
-            f"`{FIRST}`:",
-            "",
-            "| objective | " + " | ".join(f"`{source}`" for source in sources) + " |",
-            "|---" + "|--:" * len(sources) + "|",
-        ]
-        for objective in objectives:
-            cells = [results["arms"].get(f"{objective}, {source}") for source in sources]
-            texts = [cell(each[temperature]) if each else "–" for each in cells]
-            lines.append(f"| `{objective}` | " + " | ".join(texts) + " |")
-        lines.append("")
-    lines += [
-        f"Another {results['steps']} steps from the distilled one, ratios to it unless stated:",
-        "",
-        *by_temperature(results["pairs"]),
-    ]
-    return lines
-
-
-def by_temperature(rows: Mapping[str, Any]) -> list[str]:
-    return [
-        "| | T = 0 | T = 1 |",
-        "|---|--:|--:|",
-        *(
-            f"| {name} | " + " | ".join(cell(each[str(t)]) for t in TEMPERATURES) + " |"
-            for name, each in rows.items()
-        ),
-    ]
-
-
-def cell(each: Mapping[str, Any]) -> str:
-    low, high = each["interval"]
-    return f"{each['length']:.2f} ({low:.2f}-{high:.2f})"
+    """The tables of docs/alignment.md, as a terminal shows them."""
+    made = alignment_tables("").items()
+    return [line for name, table in made for line in (name, "", table(lambda file: results), "")]
 
 
 def failures(results: Mapping[str, Any]) -> list[str]:
@@ -371,6 +357,7 @@ def main() -> int:
     parser.add_argument("--matrix-lr", type=float, default=2e-2, help="of the matrices, by Muon")
     parser.add_argument("--temperature", type=float, default=0.0, help="of what is written")
     parser.add_argument("--own-every", type=int, default=50, help="steps between own texts")
+    parser.add_argument("--own-texts", type=int, default=256, help="of the drafter's, at a time")
     parser.add_argument("--objectives", nargs="+", default=OBJECTIVES, choices=OBJECTIVES)
     parser.add_argument("--sources", nargs="*", default=SOURCES, choices=SOURCES)
     parser.add_argument("--check", action="store_true", help="look at the results there are")
@@ -385,6 +372,7 @@ def main() -> int:
         return 1 if failures(results) else 0
     if not given.data or not given.work:
         parser.error("give --data and --work, or --check")
+    given.work = given.work.resolve()
     results = measure(given)
     print("\n".join(page(results)))
     save(given.name, given, results)

@@ -9,7 +9,7 @@ median counts. A speed is that over all batches together, with a bootstrap inter
 No prompt is one of those from which auto's first beliefs come (real.py's screen): tasks are other
 Spec-Bench questions, six tasks in turn; editing is requests to edit code and to correct texts. The
 toy, which can't answer these, has the bundled prompts. Each batch is written as it ends, and the
-same command goes on where it was. Example:
+same command goes on where it was, with the same model files. Example:
 
     python benchmarks/auto.py --list
     FORETOKEN_DATA=folder nice python benchmarks/auto.py --models folder --minutes 25
@@ -41,7 +41,10 @@ from foretoken.bench.suites.suite import Prompt
 from foretoken.drafters.auto import Auto
 from foretoken.draws import Draws
 from foretoken.errors import ForetokenError
+from foretoken.files import fingerprint
 from foretoken.machine import cache_folder
+from foretoken.models import gguf
+from foretoken.models.load import find
 from foretoken.progress import track
 from foretoken.protocols import BaseDrafter, Shared
 from foretoken.sampling.sequence import Sequence
@@ -166,6 +169,12 @@ def _found(folder: Path, file: str | None) -> str | None:
     return file if file is None or not file.endswith(".gguf") else str(folder / file)
 
 
+def files_of(target: str, models: Path) -> list[str]:
+    """Fingerprints of the target's files and its drafter's."""
+    files = [_found(models, file) for file in MODELS[target]]
+    return [fingerprint(*gguf.files_of(find(file))) for file in files if file]
+
+
 def everything(llm: LLM) -> Iterable[Shared | None]:
     """What a drafter knows of earlier answers."""
     return [llm.engine.drafter.shared]
@@ -241,14 +250,15 @@ def missed(cells: dict[str, dict[str, Any]]) -> list[str]:
 def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until: float) -> None:
     """Go on with a cell until it has all batches, or as many as are given, or the time has come;
     write each batch."""
-    rounds = ROUNDS[cell.split("/")[0]]
+    target = cell.split("/")[0]
+    rounds = ROUNDS[target]
     batches = prompts_of(cell)
     wanted = (batches * rounds)[: given.batches]
     logs: dict[str, list[float]] = cells.get(cell, {}).get("log_seconds", {})
     done = len(logs.get(AUTO, ()))
     if done >= len(wanted) or perf_counter() >= until:
         return
-    lineup = Lineup(cell, given.models)
+    files, lineup = files_of(target, given.models), Lineup(cell, given.models)
     before = cells.get(cell, {"environments": []}).get("environments", [None])  # None: not told
     environments = [*before, stamp()]
     with track(cell, len(wanted) - done, True) as advance:
@@ -257,6 +267,7 @@ def measure(cell: str, cells: dict[str, dict[str, Any]], given: Namespace, until
                 logs.setdefault(key, []).append(math.log(own))
             cells[cell] = {
                 **result(logs, len(batches), rounds),
+                "files": files,
                 "environments": environments,
             }
             keep(given, cells)
@@ -281,18 +292,32 @@ def keep(given: Namespace, cells: dict[str, dict[str, Any]]) -> None:
 
 def begun(given: Namespace) -> dict[str, dict[str, Any]]:
     """The record's cells. Raises `ForetokenError` where others are to be measured beside them
-    whose answers have another length."""
+    whose answers have another length, or of the same target by other files."""
     path = given.out / "auto.json"
     if given.fresh or not path.is_file():
         return {}
     record = json.loads(path.read_text("utf-8"))
     tokens = record.get("max_tokens", TOKENS)
-    if tokens != given.max_tokens and set(given.cells) != {"none"}:
+    cells: dict[str, dict[str, Any]] = record["cells"]
+    if set(given.cells) == {"none"}:
+        return cells
+    if tokens != given.max_tokens:
         raise ForetokenError(
             f"The answers in {path} have {tokens} tokens, and {given.max_tokens} are asked for; "
             f"give --max-tokens {tokens}, or --fresh, which keeps none of its cells."
         )
-    cells: dict[str, dict[str, Any]] = record["cells"]
+    for target in dict.fromkeys(cell.split("/")[0] for cell in given.cells):
+        known = [own.get("files") for cell, own in cells.items() if cell.split("/")[0] == target]
+        if None in known:
+            raise ForetokenError(
+                f"{path} doesn't say by which files {target} was measured; give --fresh, which "
+                "keeps none of its cells."
+            )
+        if known and known != [files_of(target, given.models)] * len(known):
+            raise ForetokenError(
+                f"{target} in {path} was measured by other files than those in {given.models}; "
+                "give their folder as --models, or --fresh, which keeps none of its cells."
+            )
     return cells
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,12 @@ KEPT = (
     "target_passes",
     "tokens",
     "identical_to_autoregressive",
+    "repeats",
+    "prompts",
+    "failed",
 )
+ALIKE = ("sha256", "max_tokens", "distinct_4_threshold", "history", "warm")
+"""What the suite of a target's run and those of the others, which stand beside it, have alike."""
 
 
 def part(results: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +75,13 @@ def record(folders: list[Path]) -> dict[str, Any]:
     names = [each["target"]["name"] for each in parts]
     if len(set(names)) < len(names):
         raise ForetokenError(f"The runs' targets are {', '.join(names)}; give one run a target.")
+    for each, key in product(parts, ALIKE):
+        first, own = parts[0]["suite"][key], each["suite"][key]
+        if own != first:
+            raise ForetokenError(
+                f"The suite of {each['target']['name']} has {key} {own!r}, and that of {names[0]} "
+                f"{first!r}; measure all targets alike."
+            )
     return {"benchmark": "drafters", "environment": parts[0]["environment"], "parts": parts}
 
 

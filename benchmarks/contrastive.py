@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence as Seq
+from pathlib import Path
 from typing import Any
 
 from kept import Kept, of_options
@@ -135,7 +136,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = of_options("contrastive", given)
+    kept = of_options(Path(__file__), given, [given.model, given.draft_model, *PAIR])
     counted = kept.cell("counts", lambda: counts(given))
     fast = speed(given, kept)
     failures = [
@@ -150,8 +151,8 @@ def main() -> int:
     if fast["speedup"] < FASTER:
         failures.append(f"{fast['speedup']:.2f} times as fast, {FASTER:g} asked for")
     print("\n" + "\n".join(failures or [f"{fast['speedup']:.2f} times as fast"]))
-    drafting = ("amateur_backend", "draft_tokens", "confidence")
-    about = {name: getattr(given, name) for name in drafting}
+    names = ("amateur_backend", "draft_tokens", "confidence", "limit", "max_tokens")
+    about = {name: getattr(given, name) for name in names}
     save("contrastive", given, {**about, "counts": counted, "speed": fast, "met": not failures})
     kept.forget()
     return 1 if failures and given.check else 0

@@ -103,6 +103,7 @@ def measure(given: Namespace) -> dict[str, Any]:
     store = given.datastore and Datastore(given.datastore, {"vocab_size": plain.model.vocab_size})
     return {
         "max_tokens": given.max_tokens,
+        "limit": given.limit,
         "prompts": len(texts),
         "datastore_tokens": store.tokens if store else None,
         "looping": {task: looping.count(task) for task in dict.fromkeys(looping)},
@@ -140,14 +141,16 @@ def _by_task(done: Seq[tuple[str, AcceptanceStats]]) -> dict[str, dict[str, Any]
 
 
 def missed(results: dict[str, Any]) -> list[str]:
-    """What does not exceed its limit, in words."""
-    return [
-        f"{method} on {task}: {length:.2f} tokens a pass, more than {limit:g} asked for"
-        for (method, task), limit in LIMITS.items()
-        if method in results
-        and task in results[method]
-        and (length := results[method][task]["mean_acceptance_length"]) <= limit
-    ]
+    """What does not exceed its limit, in words; what was not measured does not."""
+    bad = []
+    for (method, task), limit in LIMITS.items():
+        cell = results.get(method, {}).get(task)
+        if cell is None:
+            bad.append(f"{method} on {task} is not measured")
+        elif (length := cell["mean_acceptance_length"]) <= limit:
+            told = f"{length:.2f} tokens a pass, more than {limit:g} asked for"
+            bad.append(f"{method} on {task}: {told}")
+    return bad
 
 
 def main() -> int:

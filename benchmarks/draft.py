@@ -115,7 +115,7 @@ def scores(tree: DraftTree, vocab_size: int) -> Scores:
 
 
 def measure(given: Namespace) -> dict[str, Any]:
-    """Medians over all steps of all repeats, the drafters taking turns."""
+    """Medians over all steps of all repeats, the drafters taking turns in a rotating order."""
     llm = LLM(given.model, max_num_seqs=1)
     target = ModelTarget(llm.model, 1, CONTEXT + WRITTEN)
     prose = "\n".join(turn for prompt in bundled() for turn in prompt.turns)
@@ -127,9 +127,11 @@ def measure(given: Namespace) -> dict[str, Any]:
     with TemporaryDirectory() as folder, track("Drafting", given.repeats, True) as advance:
         store = store_of(rest, target.vocab_size, folder)
         chosen["retrieval, 100 MB"] = Case({"method": "rest", "datastore": store}, 2.0)
-        for _ in range(given.repeats):
-            for name, case in chosen.items():
-                drafter = build(case.config).drafter
+        order = list(chosen)
+        for turn in range(given.repeats):
+            first = turn % len(order)
+            for name in [*order[first:], *order[:first]]:
+                drafter = build(chosen[name].config).drafter
                 drafter.bind(target)
                 results.setdefault(name, []).append(decode(drafter, target, context, text))
             advance()
@@ -168,7 +170,8 @@ def main() -> int:
         )
     table(rows)
     met = all(o["limit_ms"] is None or o["ms_per_step"] <= o["limit_ms"] for o in results.values())
-    save("draft", given, {"context": CONTEXT, "drafters": results, "met": met})
+    how = {"context": CONTEXT, "written": WRITTEN, "budget": BUDGET, "repeats": given.repeats}
+    save("draft", given, {**how, "drafters": results, "met": met})
     return 0 if met or not given.check else 1
 
 

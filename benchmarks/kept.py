@@ -7,11 +7,18 @@ import json
 import os
 from argparse import Namespace
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import foretoken
-from foretoken.machine import cache_folder
+from foretoken import zoo
+from foretoken.files import fingerprint
+from foretoken.machine import cache_folder, processor
+from foretoken.models import gguf
+from foretoken.models.load import find
 
 
 class Kept:
@@ -55,18 +62,31 @@ class Kept:
         self._path.unlink(missing_ok=True)
 
 
-def of_options(name: str, given: Namespace) -> Kept:
-    """What a benchmark with these options has found of the same source, in the cache folder."""
+def of_options(
+    script: Path, given: Namespace, models: Seq[str | Path], texts: Seq[str] = ()
+) -> Kept:
+    """What this benchmark with these options has found, in the cache folder: of the same source,
+    models and texts (the bundled prompts and these files), by as many threads of such a machine."""
     options = {key: value for key, value in vars(given).items() if key not in ("check", "out")}
-    plan = {"code": code()} | options
-    return Kept(cache_folder() / "benchmarks" / f"{name}.jsonl", plan)
+    read = [zoo.prompts_path(), *map(Path, texts)]
+    plan = {
+        "code": code(script, Path(__file__).with_name("shared.py")),
+        "cpu": processor(),
+        "threads": torch.get_num_threads(),
+        "models": [fingerprint(*gguf.files_of(find(model))) for model in models],
+        "texts": [fingerprint(file) for file in read],
+        "options": options,
+    }
+    return Kept(cache_folder() / "benchmarks" / f"{script.stem}.jsonl", plan)
 
 
-def code() -> str:
-    """foretoken's source as 16 hex digits, for plans of checks: what was right with another one may
-    be wrong with this one."""
+def code(*scripts: Path) -> str:
+    """foretoken's source and these files as 16 hex digits, for plans of checks: what was right with
+    another one may be wrong with this one."""
     root, digest = Path(foretoken.__file__).parent, hashlib.sha256()
     for file in sorted(root.rglob("*")):
         if file.suffix in (".py", ".cpp", ".h"):
             digest.update(f"{file.relative_to(root)}\0".encode() + file.read_bytes())
+    for script in scripts:
+        digest.update(f"{script.name}\0".encode() + script.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,9 +1,9 @@
 """KNN-LM with speculative retrieval: are texts the plain loop's, and how much faster are they?
 
 The datastore has an entry for each token of the bundled prompts, or of `--corpus` texts, and is
-inflated to `--entries` by random states, so that an exact search costs what one over a large corpus
-does. The time of each prompt is taken in turn, one token a search and with a cache. Where it was
-interrupted it goes on. Example:
+inflated to `--entries` by random states of the same size, so that an exact search costs what one
+over a large corpus does. The bundled prompts are what is asked, too. The time of each prompt is
+taken in turn, one token a search and with a cache. Where it was interrupted it goes on. Example:
 
     python benchmarks/knn.py --check
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from kept import Kept, of_options
-from shared import bundled, options, save, table
+from shared import bundled, corpus_of, options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.apps.knn import CachedNeighbours, KnnModel, Neighbours
@@ -32,11 +32,16 @@ STRIDES = (1, 3, 5, None)
 SETTINGS = {"greedy": {"temperature": 0}, "seeded": {"temperature": 1.0, "seed": 7}}
 
 
-def datastore(given: argparse.Namespace, model: CausalLM, entries: int) -> Neighbours:
+def datastore(given: argparse.Namespace, model: CausalLM) -> Neighbours:
+    """The corpus's own entries."""
     tokenizer = load_tokenizer(given.model)
     texts = [Path(file).read_text("utf-8") for file in given.corpus]
     texts = texts or [turn for prompt in bundled() for turn in prompt.turns]
-    real = Neighbours.build(model, [tokenizer.encode(text) for text in texts])
+    return Neighbours.build(model, [tokenizer.encode(text) for text in texts])
+
+
+def inflated(real: Neighbours, entries: int) -> Neighbours:
+    """The same with random entries after them, so many in all."""
     missing = entries - len(real)
     if missing <= 0:
         return real
@@ -55,8 +60,7 @@ def prompts(given: argparse.Namespace, llm: LLM) -> list[list[int]]:
 def identity(given: argparse.Namespace, kept: Kept) -> dict[str, int]:
     """Texts that differ from the plain loop's, in float64 and with the real entries only."""
     model = load_model(given.model, dtype="float64")
-    store = datastore(given, model, 0)
-    knn = KnnModel(model, store, k=given.k)
+    knn = KnnModel(model, datastore(given, model), k=given.k)
     plain = LLM(knn.lm, tokenizer=given.model, max_num_seqs=1)
     asked = prompts(given, plain)[:4]
 
@@ -80,7 +84,8 @@ def identity(given: argparse.Namespace, kept: Kept) -> dict[str, int]:
 
 def speed(given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
     model = load_model(given.model)
-    knn = KnnModel(model, datastore(given, model, given.entries), k=given.k)
+    real = datastore(given, model)
+    knn = KnnModel(model, inflated(real, given.entries), k=given.k)
     params = SamplingParams(temperature=0, max_tokens=given.max_tokens, ignore_eos=True)
     cached = {"method": CachedNeighbours(knn)}
     ways = {
@@ -113,6 +118,7 @@ def speed(given: argparse.Namespace, kept: Kept) -> dict[str, Any]:
     times = [cell["plain"]["seconds"] / cell["cached"]["seconds"] for cell in cells]
     return {
         "entries": len(knn.neighbours),
+        "real_entries": len(real),
         "width": knn.neighbours.width,
         **sums,
         "different": sum(not cell["same"] for cell in cells),
@@ -130,7 +136,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=64, help="of a text (default: 64)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = of_options("knn", given)
+    kept = of_options(Path(__file__), given, [given.model], given.corpus)
     same, fast = identity(given, kept), speed(given, kept)
     rows = [["", "seconds", "searches"]]
     for way in ("plain", "cached"):
@@ -142,7 +148,9 @@ def main() -> int:
     if fast["speedup"] < FASTER:
         failures.append(f"{fast['speedup']:.2f} times as fast, {FASTER:g} asked for")
     print("\n" + "\n".join(failures or [f"identical, and {fast['speedup']:.2f} times as fast"]))
-    save("knn", given, {"k": given.k, "identity": same, "speed": fast, "met": not failures})
+    asked = {name: getattr(given, name) for name in ("k", "limit", "max_tokens")}
+    asked["corpus"] = corpus_of(given)
+    save("knn", given, {**asked, "identity": same, "speed": fast, "met": not failures})
     kept.forget()
     return 1 if failures and given.check else 0
 

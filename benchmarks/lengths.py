@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from foretoken import LLM, SamplingParams
+from foretoken.bench.plan import seed_of
 from foretoken.bench.report.paired import ratio_interval, values
 from foretoken.bench.suites.suite import Prompt
 from foretoken.repetition import DISTINCT_4, distinct_4
@@ -31,12 +32,17 @@ def _served(
     samples: int = 1,
     max_tokens: int = WRITTEN,
 ) -> dict[str, list[Any]]:
-    """Prompt -> answers with seeds of their own, where all were given."""
+    """Prompt -> answers, each with a seed of its own, where all were given."""
     llm = LLM(model, speculative_config=config)
     prompts = [llm.chat_prompt([{"role": "user", "content": p.turns[0]}]) for p in asked]
     outs: dict[str, list[Any]] = {p.id: [] for p in asked}
     for seed in range(samples):
-        params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed)
+        params = [
+            SamplingParams(
+                temperature=temperature, max_tokens=max_tokens, seed=seed_of(seed, prompt.id, 0)
+            )
+            for prompt in asked
+        ]
         for prompt, out in zip(asked, llm.generate(prompts, params), strict=True):
             outs[prompt.id].append(out)
     return {key: each for key, each in outs.items() if all(out.error is None for out in each)}

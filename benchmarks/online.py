@@ -223,6 +223,7 @@ def main() -> int:
     ]
     aside = ("out", "check", "others", "many", "model", "draft_model")
     settings = {k: v for k, v in vars(given).items() if k not in aside}
+    settings["requests"] = sum(len(block["plain"].texts) for block in blocks)  # as many as exist
     save("online", given, {"settings": settings, **results, "blocks": series})
     good = results["rise"] >= RISE and results["same_texts"] and results["speed_ratio"] >= SPEED
     return 0 if good or not given.check else 1

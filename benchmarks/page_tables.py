@@ -119,9 +119,9 @@ def trained(read: Read) -> str:
 def online(read: Read) -> str:
     """Block by block: what is accepted, and the speed beside plain decoding's."""
     record = read("online.json")
-    rows, done = [], 0
+    rows, done, asked = [], 0, record["settings"]
     for block in record["blocks"]:
-        done += record["settings"]["block"]
+        done = min(done + asked["block"], asked["requests"])  # the last block may be a part of one
         rates = [block[arm]["accepted"] / block[arm]["drafted"] for arm in ("frozen", "learning")]
         speeds = _speeds(block)
         over = [speeds[arm] / speeds["plain"] for arm in ("frozen", "learning")]
@@ -163,7 +163,7 @@ def auto(read: Read) -> str:
     return markdown(head, rows, 2)
 
 
-def _alignment(file: str) -> dict[str, Callable[[Read], str]]:
+def alignment_tables(file: str) -> dict[str, Callable[[Read], str]]:
     """The tables of one target's record."""
     return {
         "start": lambda read: _by_temperature(read(file)["from_nothing"]),
@@ -304,7 +304,7 @@ def _of_real(made: Callable[[Record], str]) -> Callable[[Read], str]:
 
 TABLES: dict[str, Callable[[Read], str]] = {
     "acceptance": acceptance,
-    **{f"alignment-{name}": made for name, made in _alignment("alignment.json").items()},
+    **{f"alignment-{name}": made for name, made in alignment_tables("alignment.json").items()},
     "auto": auto,
     "copying": copying,
     "draft": draft,

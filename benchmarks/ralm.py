@@ -1,11 +1,11 @@
 """RaLMSpec: are texts the plain loop's, and what does guessing documents gain?
 
-The corpus is the bundled prompts in passages of 100 words, or `--corpus` texts; the prompts are its
-tasks qa and rag. The expensive retriever compares all vectors of a corpus that is inflated to
-`--inflate` documents, whose vectors are too small to be the best; the cheap one is BM25 over the
-passages. Identity is counted in float64. Times are in turn, each prompt's the median of its rounds,
-and no way of writing begins with what another one has read. Where it was interrupted it goes on.
-Example:
+The corpus is the bundled prompts in passages of 100 words, or `--corpus` texts; the prompts are the
+ends of its tasks qa and rag, so the passages have their text. The expensive retriever compares all
+vectors of a corpus that is inflated to `--inflate` documents, whose vectors are too small to be the
+best; the cheap one is BM25 over the passages. Identity is counted in float64. Times are in turn,
+each prompt's the median of its rounds, and no way of writing begins with what another one has read.
+Where it was interrupted it goes on. Example:
 
     python benchmarks/ralm.py --check
 """
@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from kept import Kept, of_options
-from shared import bundled, options, save, table, times_plain
+from shared import bundled, corpus_of, options, save, table, times_plain
 
 from foretoken import LLM, SamplingParams
 from foretoken.apps.ralm import Bm25, Dense, Ralm
@@ -193,7 +193,7 @@ def main() -> int:
     parser.add_argument("--max-tokens", type=int, default=48, help="of a text (default: 48)")
     parser.add_argument("--check", action="store_true", help="fail where a limit is missed")
     given = parser.parse_args()
-    kept = of_options("ralm", given)
+    kept = of_options(Path(__file__), given, [given.model], given.corpus)
     wanted = [prompt for prompt in bundled() if prompt.task in ("qa", "rag")]
     asked = [prompt.turns[0][-400:] for prompt in wanted[: given.limit]]
     same, fast = identity(given, kept, asked), speed(given, kept, asked)
@@ -204,8 +204,10 @@ def main() -> int:
     table(rows)
     failures = missed(same, fast)
     print("\n" + "\n".join(failures or ["every limit is met"]))
-    found = {"rounds": given.rounds, "identity": same, "speed": fast, "met": not failures}
-    save("ralm", given, found)
+    names = ("rounds", "limit", "max_tokens", "inflate", "max_document_tokens")
+    how = {name: getattr(given, name) for name in names}
+    how |= {"corpus": corpus_of(given), "passages": len(passages(given)), "prompts": len(asked)}
+    save("ralm", given, {**how, "identity": same, "speed": fast, "met": not failures})
     kept.forget()
     return 1 if failures and given.check else 0
 

@@ -89,6 +89,11 @@ def bundled(limit: int | None = None) -> list[Prompt]:
     return load_suite(zoo.prompts_path(), "bundled prompts").round_robin(limit)
 
 
+def corpus_of(given: argparse.Namespace) -> list[str]:
+    """What a record calls the texts that were searched: those of `--corpus`, or the prompts."""
+    return [Path(file).name for file in given.corpus] or ["bundled prompts"]
+
+
 def table(rows: list[list[str]]) -> None:
     """Print rows in columns, the first to the left and the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]

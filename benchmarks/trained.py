@@ -126,7 +126,7 @@ def show(results: dict[str, Any]) -> None:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoints")
-    parser.add_argument("--limit", type=int, help="so many of the bundled prompts")
+    parser.add_argument("--limit", type=int, help="bundled prompts of each task (default: all)")
     parser.add_argument("--check", action="store_true", help="fail where a bar is missed")
     given = parser.parse_args()
     results = measure(given)

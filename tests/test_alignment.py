@@ -40,12 +40,15 @@ def test_a_folder_is_gone_on_with_by_the_same_settings(tmp_path: Path) -> None:
     (other := tmp_path / "other.jsonl").write_text('{"prompt": "a house"}\n')
     work = tmp_path / "work"
     given = {"model": "mini", "draft_model": "mini-draft", "data": [str(data)], "work": work}
-    given |= {"lr": 2e-3, "prompts": None, "objectives": ("nll",), "sources": ("fixed",)}
+    given |= {"prompts": None, "objectives": ("nll",), "sources": ("fixed",), "suite": "bundled"}
+    given |= {"lr": 2e-3, "matrix_lr": 2e-2, "rows": 2, "length": 512, "temperature": 0.0}
+    given |= {"own_every": 50, "own_texts": 256, "max_tokens": 64}
     alignment.begin(Namespace(**given))
     further = {"objectives": ("nll", "tv"), "sources": (), "data": [str(moved)]}
     alignment.begin(Namespace(**given | further))
     for change, said in (
         ({"lr": 1e-3}, "another --lr: 0.002, now 0.001"),
+        ({"suite": str(moved)}, "another --suite"),
         ({"data": [str(other)]}, "another --data"),
         ({"draft_model": "mini"}, "another --draft-model"),
     ):
@@ -54,3 +57,29 @@ def test_a_folder_is_gone_on_with_by_the_same_settings(tmp_path: Path) -> None:
     (work / "settings.json").rename(work / "nll-fixed.json")
     with pytest.raises(SystemExit, match=r"no settings\.json that says how they were made"):
         alignment.begin(Namespace(**given))
+
+
+def test_a_record_has_every_arm_that_is_there(tmp_path: Path) -> None:
+    """Those of earlier runs too; the one that they are compared with is always among them."""
+    given = Namespace(work=tmp_path, objectives=["tv"], sources=["drafter"])
+    assert alignment.known_arms(given) == ["nll, fixed", "tv, drafter"]
+    (tmp_path / "kl_div-target@1.json").write_text("{}")
+    assert alignment.known_arms(given) == ["nll, fixed", "kl_div, target@1", "tv, drafter"]
+
+
+def test_an_arm_serves_its_last_weights() -> None:
+    """Nothing is chosen on the way, where arms would differ in their luck."""
+    given = {"lr": 1e-3, "matrix_lr": 0.0, "rows": 1, "length": 64, "temperature": 0.0}
+    given |= {"own_every": 5, "own_texts": 8, "max_tokens": 16}
+    chosen = alignment.recipe(Namespace(**given), 40, "tv", {})
+    assert chosen.evaluate_every == chosen.steps == 40 and chosen.own_every == 5
+
+
+def test_what_steps_learned_is_summed(tmp_path: Path) -> None:
+    """Over the lines of a training's metrics."""
+    (tmp_path / "nll-fixed").mkdir()
+    lines = [json.dumps({"step": n, "learned": 1.5 * n}) for n in (1, 2)]
+    (tmp_path / "nll-fixed" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    bench = object.__new__(alignment.Bench)
+    bench.given = Namespace(work=tmp_path)
+    assert bench.learned("nll, fixed") == 4.5

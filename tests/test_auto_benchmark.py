@@ -32,6 +32,14 @@ def questions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(real, "official", lambda: FOUND)
 
 
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """Fingerprints of each target's files, which need not be here."""
+    found = {name: [name] for name in auto_benchmark.MODELS}
+    monkeypatch.setattr(auto_benchmark, "files_of", lambda target, models: found[target])
+    return found
+
+
 @pytest.mark.parametrize("cell", CELLS)
 def test_no_prompt_was_learned_from(cell: str) -> None:
     size = int(cell.split("/")[1])
@@ -107,6 +115,7 @@ def test_what_is_forgotten() -> None:
     assert drafter.control.rates[0] is not rates
 
 
+@pytest.mark.usefixtures("files")
 def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     turns: list[int] = []
 
@@ -135,6 +144,7 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     auto_benchmark.measure(CELLS[1], kept, given, -math.inf)
     assert turns == [0, 1, 2, 2, 3] and list(kept) == [CELLS[0]]
     assert kept[CELLS[0]]["of_plain"] == pytest.approx(2.0)
+    assert kept[CELLS[0]]["files"] == [auto_benchmark.SMALL]
     pieces = kept[CELLS[0]]["environments"]
     assert len(pieces) == 2 and all({"cpu", "git_commit", "date"} <= {*each} for each in pieces)
     del kept[CELLS[0]]["environments"]  # as in older records
@@ -144,14 +154,13 @@ def test_it_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert first is None and second["cpu"]
 
 
+@pytest.mark.usefixtures("files")
 def test_answers_of_one_record_have_one_length(tmp_path: Path) -> None:
     """Others are refused, but where nothing is measured or nothing is kept; what doesn't tell has
     64 tokens."""
-    given = Namespace(
-        fresh=False, cells=list(CELLS), max_tokens=64, out=tmp_path, model="mini", draft_model="x"
-    )
+    given = asking(tmp_path)
     assert auto_benchmark.begun(given) == {}
-    auto_benchmark.keep(given, cells())
+    auto_benchmark.keep(given, by_files())
     assert list(auto_benchmark.begun(given)) == list(CELLS)
     given.max_tokens = 32
     for record in ({"max_tokens": 64}, {}):
@@ -164,6 +173,45 @@ def test_answers_of_one_record_have_one_length(tmp_path: Path) -> None:
     assert auto_benchmark.begun(given) == {}
 
 
+def asking(out: Path) -> Namespace:
+    """For all cells, beside those of a record in this folder."""
+    how = {"fresh": False, "cells": list(CELLS), "max_tokens": 64, "models": out, "out": out}
+    return Namespace(**how, model="mini", draft_model="x")
+
+
+def by_files() -> dict[str, Any]:
+    """All as wanted, by the files that are here."""
+    return {cell: {**own, "files": [cell.split("/")[0]]} for cell, own in cells().items()}
+
+
+def test_cells_of_a_target_are_of_the_same_files(
+    files: dict[str, list[str]], tmp_path: Path
+) -> None:
+    """Of those that are asked for; a record that doesn't tell is refused."""
+    given = asking(tmp_path)
+    auto_benchmark.keep(given, by_files())
+    assert list(auto_benchmark.begun(given)) == list(CELLS)
+    files[auto_benchmark.PAIR] = ["of another size"]
+    with pytest.raises(ForetokenError, match=r"qwen2\.5-coder-1\.5b in .* by other files than"):
+        auto_benchmark.begun(given)
+    given.cells = [cell for cell in CELLS if not cell.startswith("qwen")]
+    assert list(auto_benchmark.begun(given)) == list(CELLS)
+    auto_benchmark.keep(given, cells())
+    with pytest.raises(ForetokenError, match="doesn't say by which files smollm2-135m was"):
+        auto_benchmark.begun(given)
+    assert auto_benchmark.begun(Namespace(**vars(given) | {"fresh": True})) == {}
+    assert auto_benchmark.begun(Namespace(**vars(given) | {"cells": ["none"]}))
+
+
+def test_whose_files_are_compared(tmp_path: Path) -> None:
+    """The target's and its drafter's, by their contents."""
+    toy = auto_benchmark.files_of(auto_benchmark.TOY, tmp_path)
+    assert len(set(toy)) == 2 and toy == auto_benchmark.files_of(auto_benchmark.TOY, tmp_path)
+    with pytest.raises(ForetokenError, match="There is no GGUF file"):
+        auto_benchmark.files_of(auto_benchmark.SMALL, tmp_path)
+
+
+@pytest.mark.usefixtures("files")
 def test_a_part_of_a_cell_is_not_the_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Fewer batches are measured where they are asked for, and the check says how many lack."""
 

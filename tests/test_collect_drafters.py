@@ -36,6 +36,7 @@ def test_a_record_is_what_the_table_is_made_of(tmp_path: Path) -> None:
     folders = [a_run(tmp_path / name, name) for name in ("small", "large")]
     record = collect_drafters.record(folders)
     assert all(len(part["runs"]) < 26 for part in record["parts"])
+    assert {(run["repeats"], run["prompts"]) for run in record["parts"][0]["runs"]} == {(3, 10)}
     lines = page_tables.drafters(lambda name: record).splitlines()
     assert lines[0].endswith("| small | large |")
     assert sorted(line.split(" | ")[0] for line in lines[2:]) == ["| `pld`", "| `sps`"]
@@ -43,13 +44,22 @@ def test_a_record_is_what_the_table_is_made_of(tmp_path: Path) -> None:
 
 
 def test_what_is_no_part_is_refused(tmp_path: Path) -> None:
-    """No results, two runs of one target, or none at batch size 1."""
+    """No results, two runs of one target, none at batch size 1, or another suite."""
     one = a_run(tmp_path / "one", "mini")
     with pytest.raises(ForetokenError, match=r"has no results\.json; run foretoken bench"):
         collect_drafters.record([tmp_path])
     with pytest.raises(ForetokenError, match="targets are mini, mini; give one run a target"):
         collect_drafters.record([one, Path(shutil.copytree(one, tmp_path / "two"))])
     results = json.loads((one / "results.json").read_text("utf-8"))
+    longer = a_run(tmp_path / "longer", "large")
+    suite = results["suite"] | {"max_tokens": 64}
+    (longer / "results.json").write_text(
+        json.dumps(results | {"suite": suite, "target": {"name": "large"}}), encoding="utf-8"
+    )
+    with pytest.raises(
+        ForetokenError, match="suite of large has max_tokens 64, and that of mini 128"
+    ):
+        collect_drafters.record([one, longer])
     results["runs"] = [run for run in results["runs"] if run["batch_size"] > 1]
     (one / "results.json").write_text(json.dumps(results), encoding="utf-8")
     with pytest.raises(ForetokenError, match="one has no run at batch size 1"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -16,6 +17,7 @@ if not BENCHMARKS.is_dir():
 sys.path.insert(0, str(BENCHMARKS))
 
 import online  # noqa: E402
+import page_tables  # noqa: E402
 
 
 def test_requests_for_the_settings_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,3 +53,20 @@ def test_plain_decoding_stands_beside(capsys: pytest.CaptureFixture[str]) -> Non
     online.show(blocks, results)
     said = capsys.readouterr().out
     assert "plain/s" in said and "40" in said and "0.80 of plain decoding" in said
+
+
+def test_a_last_block_may_be_a_part_of_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its table counts requests that there were."""
+
+    def block(requests: int) -> dict[str, online.Block]:
+        texts = [[1]] * requests
+        return {arm: online.Block(1.0, 40, 20, 10, 30, 7, texts) for arm in online.ARMS}
+
+    monkeypatch.setattr(online, "measured", lambda given: iter([block(4), block(4), block(2)]))
+    arguments = ["--out", str(tmp_path), "--requests", "50", "--block", "4"]
+    monkeypatch.setattr(sys, "argv", ["online.py", *arguments])
+    assert online.main() == 0
+    record = json.loads((tmp_path / "online.json").read_text())
+    assert record["settings"]["requests"] == 10
+    rows = page_tables.online(lambda name: record).splitlines()[2:]
+    assert [row.split(" | ")[0] for row in rows] == ["| 4", "| 8", "| 10", "| all"]

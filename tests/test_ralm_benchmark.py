@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -76,3 +77,20 @@ def test_all_begin_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     for own in found.values():
         assert own["different"] == 0 and own["plain"]["searches"] == 4
         assert own["plain"]["times_plain"] == 1.0 < own["most"]
+
+
+def test_a_record_says_how_large_the_corpus_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = ralm.compared(WAYS, [[cell(1.0, 0.5, 0.6)]] * 3)
+    monkeypatch.setattr(kept, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(ralm, "identity", lambda *_: {})
+    monkeypatch.setattr(ralm, "speed", lambda *_: {"expensive": found, "cheap": found})
+    arguments = ["--out", str(tmp_path), "--inflate", "500", "--limit", "3", "--rounds", "1"]
+    monkeypatch.setattr(sys, "argv", ["ralm.py", *arguments])
+    assert ralm.main() == 0
+    record = json.loads((tmp_path / "ralm.json").read_text())
+    numbers = {"rounds": 1, "limit": 3, "max_tokens": 48, "inflate": 500, "prompts": 3}
+    assert {name: record[name] for name in numbers} == numbers
+    assert record["corpus"] == ["bundled prompts"] and record["max_document_tokens"] == 64
+    assert record["passages"] == len(ralm.passages(Namespace(corpus=[]))) > 100

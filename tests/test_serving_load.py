@@ -19,7 +19,6 @@ if not BENCHMARKS.is_dir():
     pytest.skip("the benchmarks are not part of this tree", allow_module_level=True)
 sys.path.insert(0, str(BENCHMARKS))
 
-import kept  # noqa: E402
 import loads  # noqa: E402
 import serving as benchmark  # noqa: E402
 from kept import Kept  # noqa: E402
@@ -142,14 +141,7 @@ def test_what_was_measured_is_kept(tmp_path: Path) -> None:
 
 
 def test_another_source_begins_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Also where the options are the same, and for a server other models of the same name."""
-    monkeypatch.setattr(kept, "cache_folder", lambda: tmp_path)
-    given = Namespace(model="mini", check=False)
-    kept.of_options("some", given).keep("a", 1)
-    assert kept.of_options("some", Namespace(model="mini", check=True)).get("a") == 1
-    monkeypatch.setattr(kept, "code", lambda: "another")
-    assert kept.of_options("some", given).get("a") is None
-
+    """Also where the options are the same, and other models of the same name."""
     monkeypatch.setattr(sys, "argv", ["serving.py", "--work", str(tmp_path / "work.jsonl")])
     asked = benchmark.options_of("")
     benchmark.kept(asked).keep("b", 2)

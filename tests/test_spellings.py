@@ -182,3 +182,47 @@ def test_what_is_no_conversation(row: Any, said: str) -> None:
     with pytest.raises(ForetokenError) as error:
         conversation(row)
     assert said in str(error.value)
+
+
+NAMED = {"name": "f", "arguments": {"n": 1}}
+
+
+@pytest.mark.parametrize("arguments", [{"n": 1}, '{"n": 1}'])
+@pytest.mark.parametrize("key", ["messages", "conversations", "turns"])
+def test_openais_older_form(key: str, arguments: Any) -> None:
+    """A call, a function's answer and the functions have their newer names."""
+    call = {"name": "f", "arguments": arguments}
+    called = {"role": "assistant", "content": None, "function_call": call}
+    given = {"role": "function", "name": "f", "content": "9"}
+    newer = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": NAMED}],
+    }
+    whole = (ASKED, newer, {**given, "role": "tool"}, SAID)
+    found = conversation({key: [ASKED, called, given, {**SAID, "function_call": None}]})
+    assert found == Conversation(whole[:3], whole=whole)
+
+
+def test_functions_by_their_older_name() -> None:
+    """Beside messages, a list or one as JSON text; tools are taken where both are there."""
+    function = {"name": "f", "parameters": {}}
+    row = {"messages": [ASKED, SAID]}
+    for given in ([function], json.dumps([function])):
+        found = conversation({**row, "functions": given})
+        assert found.tools == ({"type": "function", "function": function},)
+    for none in ([], None, ""):
+        assert conversation({**row, "functions": none}) == conversation(row)
+    both = {**row, "functions": [function], "tools": [{"type": "own"}]}
+    assert conversation(both).tools == ({"type": "own"},)
+    for wrong in ("f", {"f": 1}, ["f"]):
+        with pytest.raises(ForetokenError, match=r'"functions" is .*; it must be a list'):
+            conversation({**row, "functions": wrong})
+
+
+def test_a_number_of_turns() -> None:
+    """Beside another spelling it is no turns."""
+    for row in ({"messages": [ASKED, SAID]}, {"prompt": "a"}, {"data": ["a", "b"]}):
+        assert conversation({**row, "turns": 1}) == conversation(row)
+    with pytest.raises(ForetokenError, match="the turns are 1; they must be a list"):
+        conversation({"turns": 1})

@@ -10,13 +10,14 @@
 
 Beside messages of any spelling "tools" are the functions that may be called, and "system" is what
 stands before them. Alpaca's may have a "history", the pairs of question and answer before it.
+OpenAI's older names ("functions", a turn's "function_call", the role "function") become its newer
+ones.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from foretoken.engine.conversations import texts
 from foretoken.errors import ForetokenError, shown
 
 Message = dict[str, Any]
+_Form = tuple[set[str], Callable[[Mapping[str, Any]], "Conversation"]]
 USER, ASSISTANT = "user", "assistant"
 _ASKING = (USER, "tool")
 """Roles that an assistant answers."""
@@ -60,11 +62,11 @@ def is_spelled(row: Any) -> bool:
 
 def conversation(row: Any) -> Conversation:
     """A row in one of the spellings above. Raises `ForetokenError` for anything else."""
-    keys = set(row) if isinstance(row, dict) else set()
-    needed, read = next((form for form in _FORMS if form[0] <= keys), (set(), None))
-    if read is None:
+    form = _form_of(row)
+    if form is None:
         forms = ", ".join(" and ".join(f'"{key}"' for key in sorted(form)) for form, _ in _FORMS)
         raise ForetokenError(f"it has none of {forms}.")
+    needed, read = form
     try:
         found = read(row)
         found = _with_system(found, row["system"]) if row.get("system") else found
@@ -74,6 +76,17 @@ def conversation(row: Any) -> Conversation:
     except (KeyError, TypeError, ValueError) as error:
         named = " and ".join(f'"{key}"' for key in sorted(needed))
         raise ForetokenError(f"it doesn't have {named} as they must be.") from error
+
+
+def _form_of(row: Any) -> _Form | None:
+    """The first spelling whose keys a row has. Beside another one "turns" may be their number."""
+    keys = set(row) if isinstance(row, dict) else set()
+    fitting = [form for form in _FORMS if form[0] <= keys]
+    return min(
+        fitting,
+        key=lambda form: form[0] == {"turns"} and not isinstance(row["turns"], list),
+        default=None,
+    )
 
 
 def _with_system(found: Conversation, given: Any) -> Conversation:
@@ -104,11 +117,35 @@ def _with_tools(found: Conversation, given: Any) -> Conversation:
     return replace(found, tools=tuple(tools))
 
 
-def _of_messages(turns: Seq[Any]) -> Conversation:
+def _of_functions(given: Any) -> list[dict[str, Any]]:
+    """What a template reads of OpenAI's older list of functions, or of one as JSON text."""
+    functions = _read(given) if isinstance(given, str) else given
+    if not isinstance(functions, list) or not all(isinstance(each, dict) for each in functions):
+        raise ForetokenError(
+            f'"functions" is {shown(given)}; it must be a list of {{"name": …, "parameters": …}}.'
+        )
+    return [{"type": "function", "function": function} for function in functions]
+
+
+def _of_messages(turns: Any) -> Conversation:
     """Up to the last turn that asks something; nothing where none does, or where there is none."""
-    whole = tuple(texts(turns)) if turns != [] else ()
+    renewed = [_renewed(turn) for turn in turns] if isinstance(turns, list) else turns
+    whole = tuple(texts(renewed)) if turns != [] else ()
     asked = [i for i, turn in enumerate(whole) if turn["role"] in _ASKING]
     return Conversation(whole[: asked[-1] + 1], whole=whole) if asked else Conversation(())
+
+
+def _renewed(turn: Any) -> Any:
+    """A turn with what has an older name in OpenAI's form under the newer one."""
+    if not isinstance(turn, dict):
+        return turn
+    renewed = dict(turn)
+    if turn.get("role") == "function":
+        renewed["role"] = "tool"
+    if turn.get("function_call") and not turn.get("tool_calls"):
+        call = renewed.pop("function_call")
+        renewed["tool_calls"] = [{"type": "function", "function": call}]
+    return renewed
 
 
 def _said(role: str, content: Any) -> Message:
@@ -118,7 +155,8 @@ def _said(role: str, content: Any) -> Message:
 
 
 def _from_messages(row: Mapping[str, Any]) -> Conversation:
-    return _of_messages(row["messages"])
+    found, functions = _of_messages(row["messages"]), row.get("functions")
+    return _with_tools(found, _of_functions(functions)) if functions else found
 
 
 def _from_sharegpt(row: Mapping[str, Any]) -> Conversation:
@@ -213,7 +251,7 @@ def _from_text(row: Mapping[str, Any]) -> Conversation:
     return Conversation((), whole=(_said(ASSISTANT, row["text"]),), raw=True)
 
 
-_FORMS: tuple[tuple[set[str], Callable[[Mapping[str, Any]], Conversation]], ...] = (
+_FORMS: tuple[_Form, ...] = (
     ({"turns"}, _from_turns),
     ({"messages"}, _from_messages),
     ({"conversations"}, _from_sharegpt),

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import stored_models
 from foretoken import LLM, ForetokenError, SamplingParams
 from foretoken.cli.commands import app
-from foretoken.cli.prune import _prompts
+from foretoken.cli.prune import _texts
 from foretoken.spellings import conversation
 
 
@@ -64,7 +64,21 @@ def test_prompts_that_the_template_refuses(capsys: pytest.CaptureFixture[str]) -
     )
     one, two = {"role": "user", "content": "sea"}, {"role": "system", "content": "no"}
     good, bad = (conversation({"messages": turns}) for turns in ([one], [two, one]))
-    assert _prompts(llm, [bad, good]) == [llm.chat_prompt([one])]
+    assert _texts(llm, [bad, good]) == [llm.chat_prompt([one])]
     assert "1 conversations are left out" in capsys.readouterr().err
     with pytest.raises(ForetokenError, match="one turn"):
-        _prompts(llm, [bad])
+        _texts(llm, [bad])
+
+
+def test_a_text_for_each_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its beginning, however long the prompt is and however many turns there are."""
+    monkeypatch.setattr("foretoken.cli.prune._LENGTH", 30)
+    llm = LLM("mini")
+    asked, told = {"role": "user", "content": "sea"}, {"role": "assistant", "content": "a wave"}
+    long = {"role": "user", "content": "a house by the sea " * 9}
+    rows = [[long, told], [asked, told] * 9, [asked]]
+    texts = _texts(llm, [conversation({"messages": turns}) for turns in rows])
+    assert list(map(len, texts))[:2] == [30, 30] and len(texts) == 3
+    assert texts[0] == llm.chat_prompt([long])[:30] and texts[2] == llm.chat_prompt([asked])
+    [text] = _texts(llm, [conversation({"text": words}) for words in ("", "sea")])
+    assert llm.tokenizer.decode(text) == "sea"  # type: ignore[union-attr]

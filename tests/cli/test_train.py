@@ -67,6 +67,9 @@ def test_a_dry_run(
     assert not ended.value.code
     said = capsys.readouterr().out
     assert "fc.weight" in said and "GB  a process" in said
+    with pytest.raises(SystemExit) as ended:
+        main([*command, "--out", str(tmp_path / "out"), "--dry-run", "--source", "drafter"])
+    assert ended.value.code and "can't write texts by itself" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from foretoken import ForetokenError
-from foretoken.engine.conversations import template_options, tool_options, written
+from foretoken.engine.conversations import template_options, texts, tool_options, written
 from foretoken.engine.prompts import chat_ids
 from foretoken.models.bundled import names, path
 from foretoken.models.load import load_tokenizer
@@ -212,3 +212,11 @@ def test_a_tokenizer_that_writes_no_text(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(ByteTokenizer, "apply_chat_template", lambda *_, **__: [1, 2])
     with pytest.raises(ForetokenError, match=r"wrote \[1, 2\]; it must be a text"):
         chat_ids([USER], tokenizer)
+
+
+def test_a_call_of_openais_older_form() -> None:
+    """No template would write it."""
+    call = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    with pytest.raises(ForetokenError, match=r"Message 1 has function_call, .* as tool_calls"):
+        texts([{"role": "user", "content": "a"}, call])
+    assert texts([{**call, "function_call": None}]) == [{"role": "assistant", "content": ""}]

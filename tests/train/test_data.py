@@ -75,6 +75,27 @@ def test_one_list(tmp_path: Path, name: str) -> None:
             read_conversations(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["x.json", "x.json.gz"])
+def test_empty_lines_first(tmp_path: Path, name: str) -> None:
+    """Before a list, and before lines, which are counted as they are in the file."""
+    opened: Any = gzip.open if name.endswith("gz") else open
+    read = []
+    for text in (
+        '\n \n [{"turns": ["a"]},\n{"turns": ["b"]}]',
+        '\n\n{"turns": ["a"]}\n',
+        "\n\n",
+        "",
+    ):
+        with opened(tmp_path / name, "wt") as file:
+            file.write(text)
+        read.append(len(read_conversations(tmp_path / name)))
+    assert read == [2, 1, 0, 0]
+    with opened(tmp_path / name, "wt") as file:
+        file.write('\n\n{"question": "b"}\n')
+    with pytest.raises(ForetokenError, match="line 3: it has none of"):
+        read_conversations(tmp_path / name)
+
+
 def test_a_damaged_archive(tmp_path: Path) -> None:
     """Cut, with wrong bytes in it, and none at all."""
     path, whole = tmp_path / "x.jsonl.gz", gzip.compress(b'{"turns": ["a"]}\n' * 999)

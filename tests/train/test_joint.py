@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from safetensors.torch import load_file
 from transformers import GPT2Config
 
 from foretoken import LLM, ForetokenError, SamplingParams
+from foretoken.drafters.hydra import HydraHeads
 from foretoken.drafters.medusa import Medusa, MedusaHeads
 from foretoken.engine.stats import AcceptanceStats
 from foretoken.models.load import load_model
@@ -106,6 +108,30 @@ def test_heads_of_a_checkpoint_begin_as_they_are(
         assert torch.equal(weight, saved[name])
     with pytest.raises(ForetokenError, match="hidden_size 32 and this target has 16"):
         JointModule(dataclasses.replace(facts, hidden_size=16), str(checkpoints[0]), str(tmp_path))
+
+
+@pytest.mark.parametrize("own_lm_heads", [False, True])
+def test_heads_as_others_publish_them(
+    own_lm_heads: bool, checkpoints: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """FasterDecoding's folder doesn't say how many layers the target has."""
+    facts = Facts.of(load_model(checkpoints[0], backend="plain"))
+    theirs = MedusaHeads(facts, num_heads=2, own_lm_heads=own_lm_heads).state_dict()
+    torch.save(theirs, tmp_path / "medusa_lm_head.pt")
+    (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2}))
+    shape = {"model": str(checkpoints[0]), "heads": str(tmp_path)}
+    joint = JointModule.from_shape(facts, shape, "the recipe")
+    for name, weight in joint.heads.state_dict().items():
+        assert torch.equal(weight, theirs[name])
+    with pytest.raises(ForetokenError, match="hidden_size 32 and this target has 16"):
+        JointModule.from_shape(dataclasses.replace(facts, hidden_size=16), shape, "the recipe")
+
+
+def test_heads_of_another_method(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
+    facts = Facts.of(load_model(checkpoints[0], backend="plain"))
+    HydraHeads(facts).save(tmp_path, {})
+    with pytest.raises(ForetokenError, match="method 'hydra', and medusa2 begins with heads of"):
+        JointModule(facts, str(checkpoints[0]), str(tmp_path))
 
 
 def test_both_are_read_again(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

@@ -384,3 +384,16 @@ def test_what_a_step_changes(
         same = [torch.equal(before[name], weight) for name, weight in module.state_dict().items()]
         assert done.loss == pytest.approx(mean) and (not any(same) if share else all(same))
     assert norms == [norms[0], pytest.approx(norms[0]), 0.0] and norms[0] > 0
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_gpus_that_only_emulate_bfloat16(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train in float32, unless they are told otherwise."""
+
+    def supported(including_emulation: bool = True) -> bool:
+        return own or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    gpu, wanted = torch.device("cuda"), "bfloat16" if own else "float32"
+    assert loop.precision_of("auto", gpu) == wanted
+    assert loop.precision_of("bfloat16", gpu) == "bfloat16"

@@ -132,8 +132,9 @@ def test_two_processes_learn_what_one_does(
     lines = [
         (tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("one", "two")
     ]
-    losses = [[json.loads(line)["loss"] for line in each] for each in lines]
-    assert len(losses[1]) == 6 and losses[1] == pytest.approx(losses[0], rel=1e-9)
+    for name in ("loss", "learned"):
+        one, two = ([json.loads(line)[name] for line in each] for each in lines)
+        assert len(two) == 6 and two == pytest.approx(one, rel=1e-9)
 
 
 @pytest.mark.parametrize("shard", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -243,7 +243,7 @@ def test_what_a_training_leaves(
     train_heads(checkpoints[0], prompts, tmp_path, keep_every=3, lr=1e-3)
     found = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in found] == list(range(1, 9))
-    assert all(line["loss"] > 0 and line["lr"] > 0 for line in found)
+    assert all(line["loss"] > 0 and line["lr"] > 0 and line["learned"] > 0 for line in found)
     assert [line["step"] for line in found if "acceptance_length" in line] == [3, 6, 8]
     places = sorted((tmp_path / "checkpoints").iterdir())
     assert [place.name for place in places] == ["step-00000003", "step-00000006"]
@@ -415,6 +415,34 @@ def test_a_seed_that_cannot_be(seed: int, tmp_path: Path) -> None:
     """It is told before hours of answers."""
     job = dataclasses.replace(small_lm_job(tmp_path, tmp_path / "out"), seed=seed)
     with pytest.raises(ForetokenError, match=rf"seed is {seed}; it must be from 0 to 1e\+12"):
+        make(job)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "more", "told"),
+    [
+        ("medusa", {"shape": {"num_head": 4}}, {}, "num_head"),
+        ("eagle3", {"shape": {"capture": [0, 1, 99]}}, {}, "states after layer 99"),
+        ("medusa", {"serving": {"tree_node": 4}}, {}, "tree_node"),
+        ("eagle", {"objective": {"feature": 1.0}}, {}, "losses of logits too"),
+        ("medusa", {}, {"source": "drafter"}, "can't write texts by itself"),
+        ("medusa", {}, {"source": "targets"}, "Did you mean 'target'"),
+    ],
+    ids=["shape", "layers", "serving", "objective", "own texts", "source"],
+)
+def test_what_cannot_be_is_told_before_anything_is_written(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    method: str,
+    settings: dict[str, Any],
+    more: dict[str, Any],
+    told: str,
+) -> None:
+    """So no hours of answers are lost, and the folder is free for what was meant."""
+    recipe = read_recipe(method, {**HEADS, **settings})
+    job = Job(method, str(checkpoints[0]), PROMPTS, recipe, tmp_path / "out", **more)
+    with pytest.raises(ForetokenError, match=told):
         make(job)
     assert not (tmp_path / "out").exists()
 

@@ -16,7 +16,7 @@ from foretoken.serve.schema import Templated
 from foretoken.spellings import Conversation
 from foretoken.spellings import conversation as spelled
 from foretoken.testing import Pair
-from foretoken.train.turns import end_of_turn, fixed, prompt_ids
+from foretoken.train.turns import end_of_turn, fixed, prompt_ids, whole_ids
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -296,3 +296,38 @@ def test_a_raw_text_begins_as_a_prompt_does(two_ends: LLM) -> None:
     )
     records = fixed(two_ends, [alone], 64)
     assert records.answer(0) == [*ids(two_ends, "<|im_start|>"), *ids(two_ends, "two"), 0]
+
+
+def test_answers_without_a_word(two_ends: LLM, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a text nor a call: a drafter would learn to end. What comes after them is learned."""
+    empty = [said("assistant", ""), said("assistant", None), {"role": "assistant", "name": "bot"}]
+    rows = [[said("user", "One"), turn] for turn in empty]
+    rows += [[said("user", "One"), empty[1], said("user", "two"), said("assistant", "three")]]
+    given = [spelled({"messages": row}) for row in rows] + [spelled({"text": ""})]
+    with caplog.at_level(logging.WARNING):
+        records = fixed(two_ends, given, 512)
+    assert len(records) == 1 and records.answer(0) == ids(two_ends, "three<|im_end|>")
+    assert "5 answers are left out: they have neither a text nor a call" in caplog.text
+
+
+def test_calls_of_openais_older_form(two_ends: LLM) -> None:
+    """Are learned as the newer one's; without a place for calls the conversation is left out."""
+    call = {"role": "assistant", "content": None, "function_call": {"name": "look"}}
+    row = {"messages": [said("user", "One"), call]}
+    records = fixed(two_ends, [spelled(row)], 512)
+    assert records.answer(0) == ids(two_ends, "<call>look</call><|im_end|>")
+    two_ends.tokenizer.chat_template = SPACED.replace("SPACE", "")  # type: ignore[union-attr]
+    with pytest.raises(ForetokenError, match="doesn't read tool_calls"):
+        fixed(two_ends, [spelled(row)], 512)
+
+
+def test_a_whole_conversation(two_ends: LLM) -> None:
+    """As one text, with the beginning of an answer where one is to follow."""
+    turns = [said("user", "One"), said("assistant", "two"), said("user", "three")]
+    assert whole_ids(two_ends, conversation(*turns)) == two_ends.chat_prompt(turns)
+    written = "<|im_start|>user\nOne<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n"
+    assert whole_ids(two_ends, conversation(*turns[:2])) == ids(two_ends, written)
+    asked = Conversation((turns[0],))
+    assert whole_ids(two_ends, asked) == two_ends.chat_prompt(turns[:1])
+    for row in ({"prompt": "One", "completion": "two"}, {"text": "Onetwo"}):
+        assert whole_ids(two_ends, spelled(row)) == ids(two_ends, "Onetwo")

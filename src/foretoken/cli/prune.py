@@ -52,7 +52,6 @@ def prune(
     from foretoken.models.hf import adapter
     from foretoken.models.load import find
     from foretoken.train import prune as pruning
-    from foretoken.train.turns import fixed
     from foretoken.trainable.small_lm import native_config
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -62,31 +61,29 @@ def prune(
     read = [each for name in data for each in conversations(name)]
     read = [read[i * len(read) // _TEXTS] for i in range(_TEXTS)] if len(read) > _TEXTS else read
     llm = LLM(model)
-    answered = fixed(llm, read, _LENGTH)
-    texts = [answered.prompt(i) + answered.answer(i) for i in range(len(answered))]
-    texts = texts or _prompts(llm, read)
+    texts = _texts(llm, read)
     large = adapter.load(find(model), torch.float32, torch.device("cpu")).model
     size = pruning.Size(layers, hidden_size, intermediate_size, kv_heads)
-    small = pruning.prune(large, size, [text for text in texts if text])
+    small = pruning.prune(large, size, texts)
     pruning.write(small, llm.tokenizer, out)
     counts = [sum(p.numel() for p in each.parameters()) / 1e6 for each in (large, small)]
     output.write(f"{out} · {counts[1]:.1f} M parameters of {counts[0]:.1f} M")
 
 
-def _prompts(llm: LLM, read: Seq[Conversation]) -> list[list[int]]:
-    """The beginnings of those that the chat template can write. Raises `ForetokenError` where it
-    can write none."""
-    from foretoken.train.turns import prompt_ids
+def _texts(llm: LLM, read: Seq[Conversation]) -> list[list[int]]:
+    """The beginning of each that the chat template can write. Raises `ForetokenError` where it can
+    write none."""
+    from foretoken.train.turns import whole_ids
 
     found: list[list[int]] = []
     errors: list[ForetokenError] = []
     for each in read:
         try:
-            found.append(prompt_ids(llm, each, each.messages)[:_LENGTH])
+            found.append(whole_ids(llm, each)[:_LENGTH])
         except ForetokenError as error:
             errors.append(error)
     if errors and not any(found):
         raise errors[0]
     if errors:
         output.note(f"{len(errors)} conversations are left out, the first as: {errors[0]}")
-    return found
+    return [text for text in found if text]

@@ -146,7 +146,7 @@ def train(
 
     settings = read_recipe(given.recipe or method, dict(map(_pair, given.changes or [])))
     if given.dry_run:
-        _say_what_it_holds(method, target, settings, given)
+        _say_what_it_holds(method, target, settings, out, given)
         return
     prompts = _prompts(data, given.limit)
     with _bar(settings.steps) as report:
@@ -173,15 +173,15 @@ def _say_what_was_reached(out: Path, outcome: Outcome, given: _TrainOptions) -> 
     )
 
 
-def _say_what_it_holds(method: str, target: str, settings: Recipe, given: _TrainOptions) -> None:
+def _say_what_it_holds(
+    method: str, target: str, settings: Recipe, out: Path, given: _TrainOptions
+) -> None:
     """Of several processes the first one says it."""
-    from foretoken.train import processes, shards
+    from foretoken.train import processes
     from foretoken.train.dry_run import dry_run
+    from foretoken.train.run import checked
 
-    if given.shard:
-        shards.check("shard", "a drafter")
-    if given.shard_target:
-        shards.check("shard_target", "the target")
+    checked(given.job(method, target, [], settings, out, lambda progress: None))
     if not processes.is_first():
         return
     among, target_among = (

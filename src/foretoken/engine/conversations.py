@@ -189,6 +189,11 @@ def _turn(place: int, message: Any) -> dict[str, Any]:
     unread = next((name for name in _UNREAD if message.get(name)), None)
     if unread is not None:
         raise ForetokenError(f"Message {place} has {unread}; only texts are read, so leave it out.")
+    if message.get("function_call"):
+        raise ForetokenError(
+            f"Message {place} has function_call, OpenAI's older form, which templates don't read; "
+            "give it as tool_calls, a list of one."
+        )
     content, calls = message.get("content"), message.get("tool_calls")
     if content is None and not calls and message["role"] in ("assistant", "tool"):
         content = ""

@@ -57,11 +57,15 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     opened = gzip.open if path.suffix == ".gz" else open
     try:
         with opened(path, "rt", encoding="utf-8-sig") as file:
-            first = file.readline()
-            if first.lstrip().startswith("["):  # as ShareGPT's and Alpaca's own files
-                yield from _entries(first + file.read(), path)
+            begun = []
+            for line in file:
+                begun.append(line)
+                if line.strip():
+                    break
+            if begun and begun[-1].lstrip().startswith("["):  # as ShareGPT's and Alpaca's own files
+                yield from _entries("".join(begun) + file.read(), path)
             else:
-                for number, row in read_json_lines(chain([first], file), path):
+                for number, row in read_json_lines(chain(begun, file), path):
                     yield f"line {number}", row
     except (OSError, EOFError, zlib.error) as error:
         raise ForetokenError(f"The prompts in {path} can't be read: {error}.") from error
@@ -80,5 +84,9 @@ def _entries(text: str, path: Path) -> Iterator[tuple[str, Any]]:
 
 
 def digest_of(records: Records) -> str:
-    """A hash of the texts, to recognise them by."""
-    return hashlib.sha256(np.ascontiguousarray(records.tokens).tobytes()).hexdigest()[:16]
+    """A hash of the texts, to recognise them by, and of where each of them and its answer begins:
+    the same tokens teach something else as prompts than as answers."""
+    digest = hashlib.sha256()
+    for numbers in records.arrays.values():
+        digest.update(np.ascontiguousarray(numbers, dtype=np.int64).tobytes())
+    return digest.hexdigest()[:16]

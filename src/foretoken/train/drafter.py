@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from foretoken.config import create_drafter
@@ -23,7 +24,8 @@ from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
 from foretoken.train.loop import Acceptance
 from foretoken.train.measure import measure
-from foretoken.trainable.checkpoint import Trained
+from foretoken.train.sources import check_sources
+from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.protocol import Trainable
 from foretoken.trainable.small_lm import TrainedLM
@@ -110,6 +112,15 @@ def shape_for(kind: type[Trained], config: Any, shape: Mapping[str, Any]) -> dic
     return {**whole, **rotary}
 
 
+def unfilled(kind: type[Trained], facts: Facts, config: Any, shape: Mapping[str, Any]) -> Trained:
+    """A new module without memory (on torch's meta device), for a target of this configuration.
+    Raises `ForetokenError` for a shape that doesn't fit."""
+    whole = shape_for(kind, config, shape)
+    with torch.device("meta"):
+        module: Trained = kind.from_shape(facts, whole, "the recipe")
+    return module
+
+
 def _rotary_of(text: Any, layer: int) -> dict[str, Any]:
     """How a layer's keys are rotated, as `LayerShape` has it; nothing where they aren't."""
     rope = getattr(text, "rope_parameters", None) or {}
@@ -143,6 +154,10 @@ def papers_tree(drafter: type[Any]) -> dict[str, str]:
     return {"tree": PAPER} if tree is not None and tree.default == AUTO else {}
 
 
+NUMBERS = ("hidden_size", "vocab_size", "num_hidden_layers")
+"""Of a target's configuration, what its facts are read from; code that comes with a target may have
+other names."""
+
 _CONSTANT = "constant"
 _NOT_ESTIMATED = "num_assistant_tokens_schedule", "draft_vocab_size"
 """Options of a small model by which it is served in another way than its estimate assumes."""
@@ -168,12 +183,17 @@ class DrafterTraining:
                 "Only small models learn after others; use method 'sps' with after."
             )
         module.check_objective(job.recipe.goal)
+        check_sources(job, module)
         for name in _NOT_ESTIMATED:
             if job.recipe.serving.get(name, _CONSTANT) not in (_CONSTANT, None):
                 raise ForetokenError(
                     f"{name} is in the recipe's serving, and estimates are of drafts of one length "
                     "over all tokens; leave it out there, and give it where the model is served."
                 )
+        config = config_of(job.target, job.trust_remote_code)
+        named: list[Any] = [getattr(config.get_text_config(), name, None) for name in NUMBERS]
+        if all(isinstance(number, int) for number in named):
+            _drafter_of(job, unfilled(module, Facts(*named), config, job.recipe.shape))
 
     @property
     def weigh(self) -> Callable[[Lesson], Tensor] | None:
@@ -188,23 +208,15 @@ class DrafterTraining:
         return module
 
     def acceptance(self, module: Trained) -> Acceptance:
-        drafter = self._drafter(module)
+        drafter = _drafter_of(self._setting.job, module)
         return self._earlier.together(drafter) if self._earlier else drafter.acceptance
-
-    def _drafter(self, module: Trained) -> Any:
-        """The drafter as it will serve, not bound to a target."""
-        job = self._setting.job
-        options = dict(METHODS[job.method].options) if job.method in METHODS else {}
-        return create_drafter(
-            self._class, job.method, {**options, **job.recipe.serving, "model": module}
-        )
 
     def serve(self, module: Trained) -> AcceptanceStats:
         job = self._setting.job
         options = {**papers_tree(self._class), **job.recipe.serving}
         config = {"method": job.method, **options, "model": str(job.out)}
         if job.after:
-            config = merged([*job.after, job.out], self._drafter(module).num_speculative_tokens)
+            config = merged([*job.after, job.out], _drafter_of(job, module).num_speculative_tokens)
         return measure(self._setting, self._setting.llm.model, config)
 
     def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
@@ -212,3 +224,12 @@ class DrafterTraining:
         count = sum(map(len, setting.records.values()))
         text = f"{count} records ({setting.job.source}), {len(setting.held_out)} held out"
         write_card(setting.job, module, text, outcome)
+
+
+def _drafter_of(job: Job, module: Trained) -> Any:
+    """The drafter as it will serve, not bound to a target. Raises `ForetokenError` for options of
+    the recipe's `serving` that it doesn't have."""
+    options = dict(METHODS[job.method].options) if job.method in METHODS else {}
+    return create_drafter(
+        trainable(job.method), job.method, {**options, **job.recipe.serving, "model": module}
+    )

@@ -21,7 +21,7 @@ from foretoken.drafters.specdec import SpecDecModel
 from foretoken.errors import ForetokenError
 from foretoken.models.native.check import of_layers
 from foretoken.train import joint, shared_target
-from foretoken.train.drafter import config_of, shape_for, trainable
+from foretoken.train.drafter import NUMBERS, config_of, trainable, unfilled
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.small_lm import TrainedLM
@@ -34,7 +34,7 @@ _CHUNK = 256  # places whose logits exist at a time, see `losses.chunked`
 _PAIRS = 2**24  # of places whose masks exist at a time, see `frozen`
 _GATHERED = 2  # layers of a target that is shared out: the one that runs, and the next one
 _LOGITS = 3  # of them: logits, their distribution, its gradient
-_NUMBERS = ("hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
+_NUMBERS = (*NUMBERS, "num_attention_heads")
 
 
 @dataclass(frozen=True)
@@ -132,12 +132,9 @@ def _held(own: int, trained: int, among: int) -> dict[str, int]:
 
 
 def _module(method: str, target: str, facts: Facts, config: Any, recipe: Recipe) -> Trained:
-    together = method == joint.METHOD
-    kind = joint.JointModule if together else trainable(method).module
-    shape = joint.shape_for(target, recipe) if together else shape_for(kind, config, recipe.shape)
-    with torch.device("meta"):
-        module: Trained = kind.from_shape(facts, shape, "the recipe")
-    return module
+    if method == joint.METHOD:
+        return unfilled(joint.JointModule, facts, config, joint.shape_for(target, recipe))
+    return unfilled(trainable(method).module, facts, config, recipe.shape)
 
 
 def _parameters(config: Any, trust_remote_code: bool, target_among: int) -> tuple[int, list[int]]:

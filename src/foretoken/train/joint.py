@@ -27,7 +27,6 @@ from foretoken.engine.stats import AcceptanceStats
 from foretoken.errors import ForetokenError
 from foretoken.files import write_file
 from foretoken.llm import LLM
-from foretoken.models.load import find
 from foretoken.train.card import licence_lines, loops, noted, recipe_lines, table
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import Job, Outcome, Setting
@@ -35,6 +34,7 @@ from foretoken.train.loop import Acceptance, lessons
 from foretoken.train.measure import measure
 from foretoken.train.recipe import Recipe
 from foretoken.train.sources import TARGET
+from foretoken.trainable import formats
 from foretoken.trainable.adapted_lm import AdaptedLM
 from foretoken.trainable.checkpoint import Facts, Trained, VocabularyLayers, read_config
 from foretoken.trainable.lesson import Lesson
@@ -220,12 +220,20 @@ def _joint(module: Trained) -> JointModule:
 
 
 def _heads_of(source: str, facts: Facts) -> MedusaHeads:
-    """Medusa's heads of a checkpoint."""
-    folder = find(source)
+    """Medusa's heads of a checkpoint, ours or FasterDecoding's."""
+    folder = formats.find(source)
     config = read_config(folder)
-    Facts(**config["target"]).check(facts, source)
+    if config["foretoken_method"] != MedusaHeads.method:
+        raise ForetokenError(
+            f"{source} is a checkpoint of method {config['foretoken_method']!r}, and {METHOD} "
+            f"begins with heads of {MedusaHeads.method!r}."
+        )
+    Facts(**{**asdict(facts), **config["target"]}).check(facts, source)
     heads = MedusaHeads.from_shape(facts, config["shape"], source)
-    heads.read_weights(folder)
+    if "published" in config:
+        heads.load_state_dict(config["published"].tensors())
+    else:
+        heads.read_weights(folder)
     return heads
 
 

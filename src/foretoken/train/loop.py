@@ -87,7 +87,7 @@ def train(
         now = records(progress.step)
         if batches is None or now is not parts:
             parts, batches = now, Batches.of(now, recipe, job.seed)
-        progress.loss = _step(
+        progress.loss, learned = _step(
             accelerator,
             wrapped,
             optimizers,
@@ -97,7 +97,8 @@ def train(
             progress.step,
         )
         progress.step += 1
-        measured = {"loss": progress.loss, "lr": optimizers[0].param_groups[0]["lr"]}
+        rate = optimizers[0].param_groups[0]["lr"]
+        measured = {"loss": progress.loss, "lr": rate, "learned": learned}
         judging = progress.step % recipe.evaluate_every == 0 or progress.step == recipe.steps
         keeping = job.keep_every is not None and progress.step % job.keep_every == 0
         if job.shard and (judging or keeping):
@@ -183,7 +184,8 @@ def _accelerator(frozen: FrozenTarget, job: Job) -> Any:
 
 def precision_of(precision: str, device: torch.device) -> str:
     """What products run in, for one of `PRECISIONS`; weights stay as they are."""
-    able = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    # Older GPUs only emulate it.
+    able = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return {AUTO: BFLOAT16 if able else FLOAT32}.get(precision, precision)
 
 
@@ -195,11 +197,11 @@ def _step(
     batches: Batches,
     job: Job,
     step: int,
-) -> float:
-    """One step of the optimisers; the mean loss of its tokens, however they are spread over batches
-    and processes: a batch's loss is a mean too, and counts as much as it was divided by. Dropout
-    and noise depend on the seed and on a batch's number alone, so that they are the same whichever
-    process has it."""
+) -> tuple[float, float]:
+    """One step of the optimisers: the mean loss of its tokens and what they weigh, however they are
+    spread over batches and processes: a batch's loss is a mean too, and counts as much as it was
+    divided by. Dropout and noise depend on the seed and on a batch's number alone, so that they are
+    the same whichever process has it."""
     total, counted, recipe, seed = 0.0, 0.0, job.recipe, job.seed
     goal, own = recipe.goal, accelerator.unwrap_model(module)
     first = step * recipe.accumulation * accelerator.num_processes + accelerator.process_index
@@ -213,7 +215,8 @@ def _step(
             weight = own.counted(lesson)
             accelerator.backward(loss * weight)
         total, counted = total + float(loss.detach()) * weight, counted + weight
-    counted = processes.mean(accelerator, counted) or 1.0
+    learned = processes.mean(accelerator, counted)
+    counted = learned or 1.0
     total = processes.mean(accelerator, total) / counted
     if not math.isfinite(total):
         raise ForetokenError(f"The loss is {total} at step {step}; lower lr or clip.")
@@ -224,7 +227,7 @@ def _step(
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()
-    return total
+    return total, learned * accelerator.num_processes
 
 
 def _clip(accelerator: Any, module: Any, most: float, step: int) -> None:

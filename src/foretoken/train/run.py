@@ -68,22 +68,29 @@ def make(job: Job) -> Outcome:
     training, or in which another process trains.
     """
     job = replace(job, device=processes.device(job.device))
-    kind: type[Subject] = joint.JointTraining if job.method == joint.METHOD else DrafterTraining
-    kind.check(job)
-    check_trackers(job.log_with)
-    if job.precision not in PRECISIONS:
-        raise unknown("precision", job.precision, PRECISIONS)
-    if job.shard:
-        shards.check("shard", "a drafter")
-    if job.shard_target:
-        shards.check("shard_target", "the target")
-    check_range(0, _LARGEST_SEED, seed=job.seed)
-    if job.keep_every is not None and job.keep_every < 1:
-        raise ForetokenError(f"keep_every is {job.keep_every}; it must be at least 1.")
+    kind = checked(job)
     _check_free(job.out, kind.folders)
     with _held(job.out):
         setting = prepare(job)
         return run(setting, kind(setting))
+
+
+def checked(job: Job) -> type[Subject]:
+    """What it trains. Raises `ForetokenError` for what can't be trained like this, as far as that
+    can be told before anything is loaded."""
+    kind: type[Subject] = joint.JointTraining if job.method == joint.METHOD else DrafterTraining
+    check_trackers(job.log_with)
+    if job.precision not in PRECISIONS:
+        raise unknown("precision", job.precision, PRECISIONS)
+    check_range(0, _LARGEST_SEED, seed=job.seed)
+    if job.keep_every is not None and job.keep_every < 1:
+        raise ForetokenError(f"keep_every is {job.keep_every}; it must be at least 1.")
+    kind.check(job)
+    if job.shard:
+        shards.check("shard", "a drafter")
+    if job.shard_target:
+        shards.check("shard_target", "the target")
+    return kind
 
 
 def _check_free(out: Path, parts: Seq[str]) -> None:
@@ -181,14 +188,14 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     """Train and measure, from the beginning or from the last saved state. Of several processes the
     first one measures."""
     job = setting.job
-    if processes.is_first():
-        note_run(job.out, _identity(setting, subject))
     # Serving makes room for as large a tree as the drafter's is.
     given = MOST_NODES, job.recipe.temperature, subject.weigh
     frozen = FrozenTarget(setting.model, *given, together=job.shard_target)
     module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
+    if processes.is_first():  # once nothing is refused any more: the folder is this training's then
+        note_run(job.out, _identity(setting, subject))
     stored = _stored(setting, module, frozen, records)
     watched = _watched(setting, module, frozen)
     progress = train(

@@ -184,34 +184,40 @@ def _begun(text: list[int], longest: int) -> list[int]:
     return text[: max(0, min(longest, len(text) // 2))]
 
 
-def step_records(setting: Setting, module: Trained) -> StepRecords:
-    """The sources that each step's records are drawn from.
-
-    Raises `ForetokenError` where the module can't write the texts that it is to learn from.
-    """
-    names = source_names(setting.job.source)
-    parts = [setting.records[name] for name in names if name != DRAFTER]
+def check_sources(job: Job, kind: type[Trained]) -> None:
+    """Raise `ForetokenError` for sources that there are not, and where a drafter of this kind, or
+    any in such a training, can't learn from the texts that it writes itself."""
+    names = source_names(job.source)
     if DRAFTER not in names:
-        return lambda step: parts
-    if setting.job.shard or setting.job.states is not None:
+        return
+    if job.shard or job.states is not None:
         raise ForetokenError(
             "A drafter can't learn from texts that it writes itself while it is shared out, or "
             "where the target's states are stored; leave shard and states out."
         )
-    if setting.job.recipe.order == EPOCHS:
+    if job.recipe.order == EPOCHS:
         raise ForetokenError(
             "A drafter's own texts are written anew and have no epochs; give order 'random'."
         )
-    if not isinstance(module, TrainedLM):
+    if not issubclass(kind, TrainedLM):
         raise ForetokenError(
-            f"A drafter of method {module.method!r} can't write texts by itself; use source "
+            f"A drafter of method {kind.method!r} can't write texts by itself; use source "
             "'target', or train method 'sps'."
         )
-    if not parts and not setting.job.recipe.goal.reads_target:
+    if names == [DRAFTER] and not job.recipe.goal.reads_target:
         raise ForetokenError(
             "A drafter learns nothing from its own tokens alone; give an objective that reads the "
             "target's distribution, such as {kl_div: 1.0}."
         )
+
+
+def step_records(setting: Setting, module: Trained) -> StepRecords:
+    """The sources that each step's records are drawn from."""
+    names = source_names(setting.job.source)
+    parts = [setting.records[name] for name in names if name != DRAFTER]
+    if DRAFTER not in names:
+        return lambda step: parts
+    assert isinstance(module, TrainedLM)
     recipe, prompts = setting.job.recipe, setting.records[TARGET]
     written = DrafterTexts(
         module,

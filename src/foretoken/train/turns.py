@@ -23,13 +23,14 @@ Pair = tuple[list[int], list[int]]
 
 def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
     """The file's own texts and answers, every turn of an assistant with what was said before it,
-    each record cut to `length` tokens. Where that leaves none of the answer, or the template can't
-    write it as its own turn, the turn is left out, and so are conversations that the template can't
-    write at all; the log says how many. Raises `ForetokenError` where it can write none."""
+    each record cut to `length` tokens. Where that leaves none of the answer, where it is empty, or
+    the template can't write it as its own turn, the turn is left out, and so are conversations that
+    the template can't write at all; the log says how many. Raises `ForetokenError` where it can
+    write none."""
     ends = {raw: end_of_turn(llm, raw) for raw in {each.raw for each in conversations}}
     pairs: list[Pair] = []
     unwritten: list[ForetokenError] = []
-    long = strange = 0
+    long = strange = empty = 0
     for each in conversations:
         try:
             answers = _answers(llm, each, ends[each.raw])
@@ -39,6 +40,8 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
         for prompt, answer in answers:
             if answer is None:
                 strange += 1
+            elif all(token in llm.engine.eos_ids for token in answer):
+                empty += 1
             elif len(prompt) >= length:
                 long += 1
             else:
@@ -46,6 +49,7 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
     for count, reason in (
         (long, f"what is before them has {length} tokens or more"),
         (strange, "the chat template writes them in another way than it begins an answer"),
+        (empty, "they have neither a text nor a call"),
     ):
         if count:
             _log.warning("%d answers are left out: %s", count, reason)
@@ -55,10 +59,9 @@ def fixed(llm: LLM, conversations: Seq[Conversation], length: int) -> Records:
         _log.warning(
             "%d conversations are left out, the first as: %s", len(unwritten), unwritten[0]
         )
-    kept = [pair for pair in pairs if pair[1]]
     # A tokenizer may have tokens that the model lacks.
-    highest = max((token for prompt, answer in kept for token in (*prompt, *answer)), default=0)
-    return Records.of(kept, length, max(llm.model.vocab_size, highest + 1))
+    highest = max((token for prompt, answer in pairs for token in (*prompt, *answer)), default=0)
+    return Records.of(pairs, length, max(llm.model.vocab_size, highest + 1))
 
 
 def _answers(
@@ -166,3 +169,13 @@ def prompt_ids(llm: LLM, conversation: Conversation, messages: Seq[Message]) -> 
         options = tool_options(llm.tokenizer, conversation.tools)
         return chat_ids(list(messages), llm.tokenizer, options=options)
     return text_ids(messages[0]["content"], llm.tokenizer)
+
+
+def whole_ids(llm: LLM, conversation: Conversation) -> list[int]:
+    """All that is said in a conversation as one text. Raises `ForetokenError` for what the template
+    can't write."""
+    turns = conversation.whole or conversation.messages
+    if conversation.raw:
+        return text_ids("".join(turn["content"] for turn in turns), llm.tokenizer)
+    reply, options = turns[-1]["role"] != ASSISTANT, tool_options(llm.tokenizer, conversation.tools)
+    return chat_ids(list(turns), llm.tokenizer, reply=reply, options=options)

@@ -110,7 +110,7 @@ class Trained(nn.Module):
 
     @classmethod
     def check_objective(cls, objective: Objective) -> None:
-        """Raises `ForetokenError` for what its loss would leave out."""
+        """Raises `ForetokenError` for what its loss would leave out, and where nothing is left."""
         asked = {"dynamic": objective.dynamic, FEATURE: objective.weights.get(FEATURE, 0.0)}
         has = {"dynamic": cls.by_reach, FEATURE: cls.by_feature}
         for name, value in asked.items():
@@ -119,6 +119,7 @@ class Trained(nn.Module):
                     f"{name} is {value:g}, and the loss of {cls.method!r} has no such part; leave "
                     "it out."
                 )
+        objective.check()
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Its parameters as an optimiser's groups; factor: of a group's learning rate."""
@@ -198,12 +199,6 @@ class Trained(nn.Module):
             planned.check_weights(folder)
         module = cls.from_shape(facts, config["shape"], str(source)).to(access.device, access.dtype)
         module.notes = typed(f"notes of {folder}", config.get("notes", {}), dict)
-        for layer in module.hidden:
-            if type(layer) is not int or not -1 <= layer <= access.layers:
-                raise ForetokenError(
-                    f"{source} reads the states after layer {shown(layer)} and this target has "
-                    f"{access.layers} layers; use a checkpoint that was trained for this target."
-                )
         if "published" in config:
             formats.fill(module, tensors, access)
         else:
@@ -225,11 +220,18 @@ class Trained(nn.Module):
         """A new module. Raises `ForetokenError` for a shape that doesn't fit; what: whose it is."""
         try:
             _check_counts(shape)
-            return cls(facts, **shape)
+            module = cls(facts, **shape)
         except (TypeError, ValueError, RuntimeError) as error:  # the last of torch, for sizes
             raise ForetokenError(
                 f"The shape {shown(dict(shape))} of {what} doesn't fit: {one_line(error)}."
             ) from error
+        for layer in module.hidden:
+            if type(layer) is not int or not -1 <= layer <= facts.layers:
+                raise ForetokenError(
+                    f"By its shape {what} reads the states after layer {shown(layer)} and this "
+                    f"target has {facts.layers} layers; name layers that it has."
+                )
+        return module
 
     def check_weights(self, folder: Path) -> None:
         """Raises `ForetokenError` for a checkpoint of ours whose file holds other tensors, by what

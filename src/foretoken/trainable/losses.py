@@ -231,8 +231,19 @@ class Objective:
         """[...] the probability that logits [..., V] give the text's tokens [...]."""
         return (-nll(drafter, tokens)).exp()
 
+    def check(self) -> None:
+        """Raises `ForetokenError` where none of its losses is of logits."""
+        if not any(
+            name == NLL or (weight and name != FEATURE) for name, weight in self.weights.items()
+        ):
+            raise ForetokenError(
+                f"The objective is {dict(self.weights)}; give a weight to one of the losses of "
+                "logits too."
+            )
+
     def __call__(self, drafter: Tensor, target: Tensor | None, tokens: Tensor) -> Tensor:
         """[...] for logits [..., V] and the text's tokens [...]; target: None where not read."""
+        self.check()
         parts = []
         for name, weight in self.weights.items():
             if name == NLL:
@@ -241,11 +252,6 @@ class Objective:
                 measure = divergence(name)
                 assert target is not None and measure is not None
                 parts.append(weight * measure(drafter, target))
-        if not parts:
-            raise ForetokenError(
-                f"The objective is {dict(self.weights)}; give a weight to one of the losses of "
-                "logits too."
-            )
         return torch.stack(parts).sum(0)
 
 

@@ -25,6 +25,7 @@ from transformers import (
 )
 from typer.testing import CliRunner
 
+import architectures
 import consumers
 import stored_models
 from foreign import BLOCK, LAYERS, LLAMA3, SELECTED, VOCAB, WIDTH, Foreign, drafts, eagle3, made
@@ -242,6 +243,32 @@ def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
         exported(target, "speculators", tmp_path / "other")
     with pytest.raises(ForetokenError, match="holds files already"):
         exported(target, "vllm", out)
+
+
+def test_a_mixture_that_drafts_alone(tmp_path: Path) -> None:
+    """Is no checkpoint of another project."""
+    architectures.tiny("qwen3_moe").save_pretrained(tmp_path / "own")
+    out = exported(tmp_path / "own", "vllm", tmp_path / "out")
+    assert {file.name for file in out.iterdir()} >= {"config.json", "model.safetensors"}
+
+
+@pytest.mark.parametrize(
+    ("to", "shape", "said"),
+    [
+        ("speculators", {"norms": ["norm_before_fc", "fc_norm"]}, "of which speculators takes one"),
+        ("vllm", {"capture": [0, 1, 2, 3]}, "states of 4 layers and vLLM makes room for 3"),
+        ("vllm", {"capture": [1, 3]}, "states of 2 layers and vLLM makes room for 3"),
+    ],
+)
+def test_states_that_a_program_does_not_take(
+    to: str, shape: dict[str, Any], said: str, target: Path, small: Pair, tmp_path: Path
+) -> None:
+    """The folder couldn't be loaded there."""
+    eagle3(**shape)(Facts.of(small.target)).save(tmp_path / "own", {"target_name": str(target)})
+    with pytest.raises(ForetokenError, match=said):
+        exported(tmp_path / "own", to, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    exported(tmp_path / "own", "vllm" if to == "speculators" else "speculators", tmp_path / "out")
 
 
 def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> None:

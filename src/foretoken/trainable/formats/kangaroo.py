@@ -5,9 +5,14 @@ that it reads (2 for their Vicuna 7B, 3 for 13B): `exit_layer` may be added to i
 
 from __future__ import annotations
 
+import re
+
 from foretoken.trainable.formats.published import Published, Source
 
 _HAS = {"layers.0.self_attn.q_proj.weight", "layers.0.input_layernorm.weight", "norm.weight"}
+_PART = re.compile(r"layers\.\d+\.(\w+)")
+_PARTS = {"self_attn", "input_layernorm"}
+"""All that a layer of it has; a model that drafts alone has more, whatever its family calls it."""
 
 
 def read(source: Source) -> Published | None:
@@ -15,7 +20,8 @@ def read(source: Source) -> Published | None:
     config = source.config
     if "num_attention_heads" not in config or _HAS - source.tensors.keys():
         return None
-    if {"fc.weight", "layers.0.mlp.gate_proj.weight"} & source.tensors.keys():
+    parts = {named[1] for name in source.tensors if (named := _PART.match(name))}
+    if "fc.weight" in source.tensors or parts - _PARTS:
         return None
     layer = source.one_layer(config)
     del layer["intermediate"]

@@ -18,6 +18,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,7 @@ def _eagle3(
     if shape["draft_vocab_size"] is None:
         shape, tensors = _with_head(shape, tensors, target)
     norms = shape.get("norms", ())
+    _check_states(norms, len(shape["capture"]), to)
     layer = _layer(config, target, shape.get("num_layers", 1))
     fields = {
         "draft_vocab_size": shape["draft_vocab_size"],
@@ -180,6 +182,20 @@ def _eagle3(
     architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
     written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
     return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
+
+
+def _check_states(norms: Seq[str], captured: int, to: str) -> None:
+    """Raises `ForetokenError` for what a program doesn't make of the captured states."""
+    if to == "speculators" and {"norm_before_fc", "fc_norm"} <= set(norms):
+        raise ForetokenError(
+            "This drafter has norm_before_fc and fc_norm, of which speculators takes one; write it "
+            "for 'vllm', or train one whose shape has one of them."
+        )
+    if to == "vllm" and captured != 3:
+        raise ForetokenError(
+            f"This drafter reads the states of {captured} layers and vLLM makes room for 3; train "
+            "one whose shape has 3 in capture."
+        )
 
 
 def _check_plain(shape: Mapping[str, Any]) -> None:
@@ -228,7 +244,7 @@ def _dflash(
             raise ForetokenError(
                 "This drafter has a mask embedding of its own, and a mask of speculators is one of "
                 "the target's tokens; write it for 'vllm', or train one with --set "
-                "'shape={mask_token_id: 7}'."
+                "'shape={…, mask_token_id: 7}'."
             )
         fields = {
             "draft_vocab_size": reduced or layer["vocab_size"],
@@ -273,7 +289,7 @@ def _check_mask(tokens: int, target: Target) -> None:
         raise ForetokenError(
             "This drafter has a mask embedding of its own, which SGLang would write over a token "
             "of this target; write it for 'vllm', or train one with --set "
-            "'shape={mask_token_id: 7}'."
+            "'shape={…, mask_token_id: 7}'."
         )
 
 
