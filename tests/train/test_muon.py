@@ -11,7 +11,7 @@ from torch import nn
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.drafters.specdec import SpecDecModel
-from foretoken.train.muon import Muon, alike, optimizers_for, orthogonal
+from foretoken.train.muon import Muon, alike, optimizers_for, orthogonal, precision
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
 from foretoken.trainable.selected_blocks import SelectedModule
@@ -113,3 +113,14 @@ def test_matrices_of_one_shape_are_moved_together() -> None:
     found = [[id(matrix) for matrix in some] for some in alike(matrices)]
     first, second, third, _ = map(id, matrices)
     assert found == [[first, third], [second]]
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_gpus_that_only_emulate_bfloat16(own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Multiply in float32, as fast and finer."""
+
+    def supported(including_emulation: bool = True) -> bool:
+        return own or including_emulation
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert precision("cuda") == (torch.bfloat16 if own else torch.float32)

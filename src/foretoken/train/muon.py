@@ -33,10 +33,10 @@ TOGETHER = 2**24  # numbers of the matrices that are updated together, at most
 
 def precision(device: str) -> torch.dtype:
     """bfloat16 where the machine has products of it, else float32."""
-    if device == "cuda":
-        return torch.bfloat16
     can: Any = torch.cpu.get_capabilities()
     fast = can.get("amx_bf16") or can.get("avx512_bf16")
+    if device == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
     return torch.bfloat16 if fast else torch.float32
 
 
