@@ -166,3 +166,4 @@ def test_what_needs_more_than_states(
         with pytest.raises(ForetokenError, match="learns from more of the target than its states"):
             train(checkpoints[0], prompts, tmp_path / method, tmp_path / "states", method)
         assert not (tmp_path / "states").exists()
+        assert not (tmp_path / method / "training.json").exists()  # free for another training

@@ -194,6 +194,8 @@ def run(setting: Setting, subject: Subject) -> Outcome:
     module = initial_module(setting, subject, frozen)
     acceptance = subject.acceptance(module)
     records = step_records(setting, module)
+    if job.states is not None or job.shard_target:
+        _check_states_suffice(setting, module, frozen)
     if processes.is_first():  # once nothing is refused any more: the folder is this training's then
         note_run(job.out, _identity(setting, subject))
     stored = _stored(setting, module, frozen, records)
@@ -226,7 +228,6 @@ def _stored(
         job.states,
         weights=job.weights,
         show=job.show,
-        before=lambda: _check_states_suffice(setting, module, frozen),
     )
 
 
@@ -236,7 +237,6 @@ def _watched(setting: Setting, module: Trained, frozen: FrozenTarget) -> StoredS
     job = setting.job
     if not job.shard_target:
         return None
-    _check_states_suffice(setting, module, frozen)
     given = setting.held_out, module.hidden, job.out / "held-out"
     return stored_states(frozen, *given, weights=job.weights, show=job.show)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,18 +94,14 @@ def stored_states(
     *,
     weights: str = "",
     show: bool = True,
-    before: Callable[[], None] = lambda: None,
 ) -> StoredStates:
     """The states after these layers, read from `folder` or written there first. weights: what tells
-    the target from others of its shape. show: a progress bar. before: called before any is written,
-    which may take hours. Raises `ForetokenError` where the folder has those of something else, and
-    where they can't be written."""
+    the target from others of its shape. show: a progress bar. Raises `ForetokenError` where the
+    folder has those of something else, and where they can't be written."""
     spans = list(_spans(records))
     missing = [number for number in range(len(spans)) if not _path(folder, number).exists()]
     if frozen.together:
         missing = processes.as_first(missing)
-    if missing:
-        before()
     with track("Writing states", len(spans), show and processes.is_first()) as advance:
         for number, span in enumerate(spans):
             mine, part = processes.is_mine(number), records.span(*span)
