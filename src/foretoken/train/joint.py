@@ -228,7 +228,7 @@ def _heads_of(source: str, facts: Facts) -> MedusaHeads:
             f"{source} is a checkpoint of method {config['foretoken_method']!r}, and {METHOD} "
             f"begins with heads of {MedusaHeads.method!r}."
         )
-    Facts(**{**asdict(facts), **config["target"]}).check(facts, source)
+    facts.updated(config["target"]).check(facts, source)
     heads = MedusaHeads.from_shape(facts, config["shape"], source)
     if "published" in config:
         heads.load_state_dict(config["published"].tensors())

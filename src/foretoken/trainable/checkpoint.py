@@ -46,6 +46,11 @@ class Facts:
         """The facts of an `Access` or a `CausalLM`."""
         return cls(target.width, target.vocab_size, target.layers, target.kv_heads, target.head_dim)
 
+    def updated(self, given: Mapping[str, Any]) -> Facts:
+        """With the numbers that a checkpoint gives in their place."""
+        named = {name: number for name, number in given.items() if number is not None}
+        return Facts(**{**asdict(self), **named})
+
     def check(self, target: Facts, what: str) -> None:
         """Raises `ForetokenError` that names the first number that differs, and both values."""
         actual = asdict(target)
@@ -189,7 +194,7 @@ class Trained(nn.Module):
                 f"{source} is a checkpoint of method {config[_METHOD]!r} and not of {cls.method!r}."
             )
         target = Facts.of(access)
-        facts = Facts(**{**asdict(target), **config["target"]})
+        facts = target.updated(config["target"])
         facts.check(target, str(source))
         with torch.device("meta"):  # nothing is allocated before files and shape agree
             planned = cls.from_shape(facts, config["shape"], str(source))
