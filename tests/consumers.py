@@ -1,9 +1,10 @@
 """How other programs read a drafter's folder: their own names of fields and tensors, and their
 forward pass, written from what their code does and not from our readers.
 
-Sources: vLLM's model_executor/models/llama_eagle3.py, its speculative configuration and the DFlash
-model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py and its targets'
-`set_eagle3_layers_to_capture` (llama.py, pull requests 25454 and 32334); for DFlash z-lab's
+Sources: vLLM's model_executor/models/llama_eagle3.py (pull request 42764), its speculative
+configuration and the DFlash model's `_read_mask_embedding`; SGLang's srt/models/llama_eagle3.py
+(pull request 24663) and its targets' `set_eagle3_layers_to_capture` (llama.py, pull requests 25454
+and 32334); for DFlash z-lab's
 dflash/model.py, vLLM's model_executor/models/qwen3_dflash.py and SGLang's srt/models/dflash.py
 (pull request 34524); for DFlash 2 z-lab's dflash/model.py, vLLM's pull request 52816 and SGLang's
 35371; for MLP speculators vLLM's model_executor/models/mlp_speculator.py. Both programs join
@@ -31,12 +32,14 @@ SGLANG = {"LlamaForCausalLMEagle3"}
 @dataclass
 class Read:
     """What a program takes from an EAGLE-3 folder. capture: outputs of the target, the embedding's
-    being 0. norms: those beyond EAGLE-3's own that it applies."""
+    being 0. norms: those beyond EAGLE-3's own that it applies. later: its name of the norm before
+    attention in layers after the first."""
 
     config: Mapping[str, Any]
     tensors: dict[str, Tensor]
     capture: list[int]
     norms: set[str]
+    later: str = "input_layernorm"
 
 
 def vllm(folder: Path) -> Read:
@@ -44,6 +47,7 @@ def vllm(folder: Path) -> Read:
     assert config["architectures"][0] in VLLM
     names = ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output")
     capture = config.get("eagle_aux_hidden_state_layer_ids") or _usual(config)
+    assert tensors["fc.weight"].shape[1] == _states(config) * config["hidden_size"]
     return Read(config, tensors, list(capture), {name for name in names if config.get(name)})
 
 
@@ -66,7 +70,16 @@ def sglang(folder: Path, counts: str = "llama") -> Read:
     ids = inner.get("eagle_aux_hidden_state_layer_ids") or _usual(config)
     more = {"llama": 1, "deepseek": int(ids[0] == 1), "gpt_oss": 0}[counts]
     more = more if "eagle_aux_hidden_state_layer_ids" in inner else 0
-    return Read(config, tensors, [i + more for i in ids], set())
+    assert tensors["fc.weight"].shape[1] == _states(config) * config["hidden_size"]
+    norms = {name for name in ("fc_norm", "norm_output") if config.get(name)}
+    return Read(config, tensors, [i + more for i in ids], norms, "hidden_norm")
+
+
+def _states(config: Mapping[str, Any]) -> int:
+    """How many captured states both programs make room for."""
+    inner = config.get("eagle_config") or {}
+    usual = len(inner.get("eagle_aux_hidden_state_layer_ids") or ()) or 3
+    return int(config.get("num_aux_hidden_states") or usual)
 
 
 def _usual(config: Mapping[str, Any]) -> list[int]:
@@ -153,7 +166,7 @@ def _outputs(read: Read, hidden: Tensor, following: Tensor) -> Tensor:
             residual = normed if "norm_before_residual" in read.norms else x
             y = torch.cat((_norm(read, following, f"{start}input_layernorm"), normed), -1)
         else:
-            residual, y = x, _norm(read, x, f"{start}input_layernorm")
+            residual, y = x, _norm(read, x, f"{start}{read.later}")
         x = residual + _attention(y, layer, read.config)
         y = _norm(read, x, f"{start}post_attention_layernorm")
         gate, up = y @ layer["mlp.gate_proj.weight"].T, y @ layer["mlp.up_proj.weight"].T

@@ -175,6 +175,10 @@ READ_BY_BOTH = {
     "layers in another order": {"capture": [5, 2, 4]},
     "whole vocabulary": {"draft_vocab_size": VOCAB, "capture": [2, 4, 3]},
     "the target's head": {"draft_vocab_size": None, "capture": [2, 3, 4]},
+    "norms of EAGLE-3.1": {"norms": ["fc_norm", "norm_output"], "capture": [2, 5, 3]},
+    "several layers": {"num_layers": 3, "norms": ["fc_norm"], "capture": [2, 3, 4]},
+    "four states": {"capture": [2, 5, 3, 4]},
+    "two states": {"capture": [2, 5]},
 }
 READ_BY_VLLM = {
     **READ_BY_BOTH,
@@ -182,7 +186,7 @@ READ_BY_VLLM = {
     "norms": {"norms": ["fc_norm", "norm_before_residual"], "capture": [5, 0, 3]},
     "other norms": {"norms": ["norm_before_fc"], "capture": [3, 1, 2]},
     "normed queries": {"qk_norm": True, "head_width": 12},
-    "several layers": {"num_layers": 3, "norms": ["norm_before_fc", "fc_norm"]},
+    "several layers, other norms": {"num_layers": 3, "norms": ["norm_before_fc", "fc_norm"]},
 }
 
 
@@ -195,7 +199,8 @@ READ_BY_VLLM = {
 def test_programs_compute_what_we_do(
     reader: Any, shape: dict[str, Any], deep: Path, tmp_path: Path
 ) -> None:
-    """EAGLE-3 by each program's own reading of the folder: captured layers and logits."""
+    """EAGLE-3 by each program's own reading of the folder: captured layers, norms and logits; and
+    by ours."""
     made_here: Any = eagle3(**{**PLAIN, **shape})(Facts(WIDTH, VOCAB, DEEP)).float().eval()
     random = torch.Generator().manual_seed(2)
     for weight in made_here.parameters():
@@ -204,6 +209,7 @@ def test_programs_compute_what_we_do(
     out = exported(tmp_path / "own", reader.__name__, tmp_path / "out")
     read = reader(out)
     assert read.capture == sorted(made_here.shape["capture"])  # the order in which states come
+    assert read.norms == set(shape.get("norms", ()))
     tokens = torch.randint(0, VOCAB, (1, 9), generator=random)
     states = {i: torch.randn(1, 9, WIDTH, generator=random) for i in range(DEEP + 1)}
     lesson = _lesson(tokens, states, deep)
@@ -213,14 +219,18 @@ def test_programs_compute_what_we_do(
         following = lesson.embed(tokens.roll(-1, 1))[0].float()
         theirs = consumers.logits(read, {i: x[0] for i, x in states.items()}, following)[:-1]
     torch.testing.assert_close(theirs, ours, atol=1e-5, rtol=1e-4)
+    published = recognise(out)
+    assert published is not None and published.shape["num_layers"] == shape.get("num_layers", 1)
+    kept = load_file(tmp_path / "own" / "model.safetensors")
+    assert published.tensors().keys() >= kept.keys()
 
 
 @pytest.mark.parametrize(
     ("shape", "said"),
     [
         ({"norms": ["norm_before_residual"]}, "has norm_before_residual, which SGLang leaves out"),
-        ({"num_layers": 2}, "has 2 layers and SGLang serves one"),
-        ({"norms": ["fc_norm"], "qk_norm": True}, "has fc_norm and qk_norm, which SGLang"),
+        ({"norms": ["fc_norm", "norm_before_fc"]}, "has norm_before_fc, which SGLang leaves out"),
+        ({"norms": ["fc_norm"], "qk_norm": True}, "has qk_norm, which SGLang leaves out"),
         ({"capture": [3, 1, 2]}, r"layers \[1, 2, 3\], and .* only where they begin with 2"),
         ({"capture": [0, 2, 3]}, r"layers \[0, 2, 3\], and .* only where they begin with 2"),
     ],
@@ -252,23 +262,14 @@ def test_a_mixture_that_drafts_alone(tmp_path: Path) -> None:
     assert {file.name for file in out.iterdir()} >= {"config.json", "model.safetensors"}
 
 
-@pytest.mark.parametrize(
-    ("to", "shape", "said"),
-    [
-        ("speculators", {"norms": ["norm_before_fc", "fc_norm"]}, "of which speculators takes one"),
-        ("vllm", {"capture": [0, 1, 2, 3]}, "states of 4 layers and vLLM makes room for 3"),
-        ("vllm", {"capture": [1, 3]}, "states of 2 layers and vLLM makes room for 3"),
-    ],
-)
-def test_states_that_a_program_does_not_take(
-    to: str, shape: dict[str, Any], said: str, target: Path, small: Pair, tmp_path: Path
-) -> None:
-    """The folder couldn't be loaded there."""
+def test_norms_that_speculators_does_not_take(target: Path, small: Pair, tmp_path: Path) -> None:
+    """Its configuration is refused by `speculators` itself."""
+    shape = {"norms": ["norm_before_fc", "fc_norm"]}
     eagle3(**shape)(Facts.of(small.target)).save(tmp_path / "own", {"target_name": str(target)})
-    with pytest.raises(ForetokenError, match=said):
-        exported(tmp_path / "own", to, tmp_path / "out")
+    with pytest.raises(ForetokenError, match="of which speculators takes one"):
+        exported(tmp_path / "own", "speculators", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    exported(tmp_path / "own", "vllm" if to == "speculators" else "speculators", tmp_path / "out")
+    exported(tmp_path / "own", "vllm", tmp_path / "out")
 
 
 def test_what_cannot_be_written(target: Path, small: Pair, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ counts the embedding's output as 0; inside `eagle_config` it counts the first la
 where it begins with 1, which is how SGLang tells the two (its pull request 25454); DeepSpec's
 `target_layer_ids` always do. Without any they are EAGLE-3's defaults. Where there are several
 layers, those after the first are Llama's and called `layers.1` and so on, as vLLM and `speculators`
-have them.
+have them; SGLang calls the norm before their attention `hidden_norm` (its pull request 24663).
 
 P-EAGLE is EAGLE-3 with `mask_hidden` [1, 1, 3D], as AWS, SpecForge and `speculators` publish it for
 vLLM's `parallel_drafting`. The mask token is in `mask_token_id`, `pard_token` or `ptd_token_id`, in
@@ -110,6 +110,10 @@ def _tensors(source: Source, shape: Config, vocab: int) -> Tensors:
     tensors = {
         name.replace("midlayer.", "layers.0."): tensor for name, tensor in source.tensors.items()
     }
+    for i in range(1, shape["num_layers"]):
+        norm, other = (f"layers.{i}.{name}.weight" for name in ("input_layernorm", "hidden_norm"))
+        if norm not in tensors and other in tensors:
+            tensors[norm] = tensors.pop(other)
     if _MASK in tensors:
         tensors[_MASK] = tensors[_MASK].reshape(1, 1, -1)
     return {**tensors, **vocabulary(source, tensors, shape["draft_vocab_size"], vocab)}

@@ -5,11 +5,12 @@ SGLang and TensorRT-LLM read what SafeAILab (EAGLE-3) and z-lab (DFlash) publish
 fields that they look at. Tensors keep our names unless a format has others. A model that drafts
 alone is an ordinary checkpoint.
 
-Sources, as of 2026: vLLM's models/llama_eagle3.py, `EagleModelMixin` in models/interfaces.py (the
-order of captured layers) and its DFlash model (`mask_embedding.pt`, `causal` in `dflash_config` and
-in later versions `is_causal`); SGLang's models/llama_eagle3.py, `set_eagle3_layers_to_capture` of
-its targets (how captured layers are counted: llama.py, pull requests 25454 and 32334) and
-speculative/dflash_worker_v2.py (where a mask is put).
+Sources, as of 2026: vLLM's models/llama_eagle3.py (pull request 42764), `EagleModelMixin` in
+models/interfaces.py (the order of captured layers) and its DFlash model (`mask_embedding.pt`,
+`causal` in `dflash_config` and in later versions `is_causal`); SGLang's models/llama_eagle3.py
+(pull request 24663), `set_eagle3_layers_to_capture` of its targets (how captured layers are
+counted: llama.py, pull requests 25454 and 32334) and speculative/dflash_worker_v2.py (where a mask
+is put).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -159,7 +159,6 @@ def _eagle3(
     if shape["draft_vocab_size"] is None:
         shape, tensors = _with_head(shape, tensors, target)
     norms = shape.get("norms", ())
-    _check_states(norms, len(shape["capture"]), to)
     layer = _layer(config, target, shape.get("num_layers", 1))
     fields = {
         "draft_vocab_size": shape["draft_vocab_size"],
@@ -170,42 +169,33 @@ def _eagle3(
         },
     }
     if to == "speculators":
+        if {"norm_before_fc", "fc_norm"} <= set(norms):
+            raise ForetokenError(
+                "This drafter has norm_before_fc and fc_norm, of which speculators takes one; "
+                "write it for 'vllm', or train one whose shape has one of them."
+            )
         if shape["draft_vocab_size"] == layer["vocab_size"]:
             del tensors["d2t"], tensors["t2d"]
         # Their loader takes it from the target only if uninitialised memory has a NaN.
         tensors[EMBEDDING] = target.embedding().to(tensors["fc.weight"].dtype)
         return _speculators("eagle3", layer, fields, target, shape["unroll"]), tensors
+    fields["num_aux_hidden_states"] = len(shape["capture"])
     inner: dict[str, Any] = {"use_aux_hidden_state": True}
     if to == "sglang":
-        _check_plain(shape)
+        _check_norms(shape)
         inner[_IDS] = _counted(fields.pop(_IDS), target)
+        for i in range(1, layer["num_hidden_layers"]):  # the norm before attention, by its name
+            name = f"layers.{i}."
+            tensors[f"{name}hidden_norm.weight"] = tensors.pop(f"{name}input_layernorm.weight")
     architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
     written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
     return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
 
 
-def _check_states(norms: Seq[str], captured: int, to: str) -> None:
-    """Raises `ForetokenError` for what a program doesn't make of the captured states."""
-    if to == "speculators" and {"norm_before_fc", "fc_norm"} <= set(norms):
-        raise ForetokenError(
-            "This drafter has norm_before_fc and fc_norm, of which speculators takes one; write it "
-            "for 'vllm', or train one whose shape has one of them."
-        )
-    if to == "vllm" and captured != 3:
-        raise ForetokenError(
-            f"This drafter reads the states of {captured} layers and vLLM makes room for 3; train "
-            "one whose shape has 3 in capture."
-        )
-
-
-def _check_plain(shape: Mapping[str, Any]) -> None:
-    """Raises `ForetokenError` for what SGLang would refuse, or leave out without a word."""
-    if shape.get("num_layers", 1) > 1:
-        raise ForetokenError(
-            f"This drafter has {shape['num_layers']} layers and SGLang serves one; write it for "
-            "'vllm', or train one with --set 'shape={num_layers: 1}'."
-        )
-    more = [*shape.get("norms", ()), *(["qk_norm"] if shape.get("qk_norm") else [])]
+def _check_norms(shape: Mapping[str, Any]) -> None:
+    """Raises `ForetokenError` for what SGLang would leave out without a word."""
+    norms = (name for name in shape.get("norms", ()) if name not in ("fc_norm", "norm_output"))
+    more = [*norms, *(["qk_norm"] if shape.get("qk_norm") else [])]
     if more:
         raise ForetokenError(
             f"This drafter has {' and '.join(more)}, which SGLang leaves out, so that most drafts "
