@@ -223,6 +223,8 @@ def test_programs_compute_what_we_do(
     assert published is not None and published.shape["num_layers"] == shape.get("num_layers", 1)
     kept = load_file(tmp_path / "own" / "model.safetensors")
     assert published.tensors().keys() >= kept.keys()
+    one = shape.get("num_layers", 1) == 1
+    assert any(name.startswith("midlayer.") for name in load_file(out / "model.safetensors")) == one
 
 
 @pytest.mark.parametrize(

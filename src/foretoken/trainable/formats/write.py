@@ -189,7 +189,9 @@ def _eagle3(
             tensors[f"{name}hidden_norm.weight"] = tensors.pop(f"{name}input_layernorm.weight")
     architecture = "Eagle3Qwen3ForCausalLM" if shape.get("qk_norm") else "LlamaForCausalLMEagle3"
     written = {**layer, "architectures": [architecture], **fields, "eagle_config": inner}
-    return written, {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
+    if layer["num_hidden_layers"] == 1:  # SafeAILab's name, which older versions look for
+        tensors = {name.replace("layers.0.", "midlayer."): t for name, t in tensors.items()}
+    return written, tensors
 
 
 def _check_norms(shape: Mapping[str, Any]) -> None:
