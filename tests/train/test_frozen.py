@@ -15,6 +15,9 @@ from foretoken.testing import Pair, tiny_transformers
 from foretoken.train import frozen
 from foretoken.train.batches import collate
 from foretoken.train.frozen import FrozenTarget
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.losses import Objective
+from foretoken.trainable.small_lm import TrainedLM
 from lessons import GREEDY, packed, written
 from stored_models import windowed
 
@@ -57,6 +60,7 @@ def test_long_texts_are_read_in_parts(
 
     def read() -> list[torch.Tensor]:
         lesson = FrozenTarget(model).lesson(rows, (0, 1, -1))
+        assert len(lesson.hidden) == 3 and lesson.hidden[1].shape == (2, 80, model.width)
         seen.append(0)  # what is appended may see all of the text
         kept = [*lesson.hidden.values(), *(x.clone() for x in lesson.kv(1))]
         return [*kept, lesson.append(embeddings, positions, visible)]
@@ -70,6 +74,41 @@ def test_long_texts_are_read_in_parts(
     assert len(seen[: seen.index(0)]) == 12 and max(seen[: seen.index(0)]) <= 2 * 80 * 7
     for one, other in zip(parts, whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_a_text_is_read_once_and_only_where_it_is_read(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small model that learns tokens alone takes no pass of the target, nor does its estimate at
+    temperature 0; states, keys and values, in whichever order, take one."""
+    rows, target = packed(written(pair.target)), FrozenTarget(pair.target)
+    passes, forward = [], type(pair.target).forward
+
+    def noting(this: Any, feed: Any, *given: Any) -> Any:
+        passes.append(feed)
+        return forward(this, feed, *given)
+
+    monkeypatch.setattr(type(pair.target), "forward", noting)
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    module = TrainedLM(Facts.of(pair.target), **shape, num_attention_heads=2)
+    lesson = target.lesson(rows, module.hidden)
+    module(lesson, Objective({"nll": 1.0})).backward()
+    module.token_acceptance(lesson)
+    assert not passes and list(lesson.hidden) == [-1]
+    for _ in range(2):
+        module(lesson, Objective({"kl_div": 1.0})).backward()
+    lesson.kv(0)
+    assert len(passes) == 1
+    for layers in ((), (-1,)):
+        passes.clear()
+        lesson = target.lesson(rows, layers)
+        for _ in range(2):
+            lesson.kv(1)
+            assert [len(states) for states in lesson.hidden.values()] == [2] * len(layers)
+        assert len(passes) == 1
+    other = target.lesson(rows, (-1,))
+    assert [x.kv(0)[0].shape for x in (other, lesson)] == [lesson.kv(0)[0].shape] * 2
+    assert len(passes) == 3  # there is one cache, which has the keys of one text
 
 
 def test_batches_of_other_sizes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,7 +88,9 @@ def test_a_gpu_computes_more_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def head(states: torch.Tensor) -> torch.Tensor:
         return torch.zeros(*states.shape[:-1], 11)
 
+    def embed(tokens: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*tokens.shape, 4)
+
     nothing: Any = torch.zeros(2, 5)
-    states: Any = {3: torch.zeros(2, 5, 4)}
-    lesson = Lesson(*[nothing] * 5, states, head, *[nothing] * 3)
+    lesson = Lesson(*[nothing] * 5, {}, head, embed, nothing, nothing)
     assert lesson._vocab_size == 11

@@ -46,7 +46,7 @@ class PrefixLayer(FeatureLayer):
         nn.init.zeros_(self.self_attn.o_proj.weight)
         nn.init.zeros_(self.mlp.down_proj.weight)
 
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+    def features(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """The target's normed last states."""
         return hidden[-1]
 

@@ -12,7 +12,7 @@ Legend: B rows, T places, N drafted places, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -90,7 +90,7 @@ class KangarooAdapter(Trained):
         """The exit layer, and the last state, from which the target's distributions follow."""
         return (self.exit_layer, -1)
 
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+    def features(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """The target's states after the exit layer."""
         return hidden[self.exit_layer]
 

@@ -1,12 +1,13 @@
-"""The target while a drafter is trained: its states are computed for each batch, never stored."""
+"""The target while a drafter is trained: its states are computed for each batch, never stored, and
+only where something reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -51,6 +52,23 @@ class _Text:
             )
 
 
+class _States(Mapping[int, Tensor]):
+    """Layer -> [B, T, D], which are all read as soon as one is taken: never where a small model
+    learns from tokens alone, or is judged at temperature 0."""
+
+    def __init__(self, layers: Iterable[int], read: Callable[[], Mapping[int, Tensor]]) -> None:
+        self._layers, self.read = tuple(layers), cache(read)
+
+    def __getitem__(self, layer: int) -> Tensor:
+        return self.read()[layer]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+
 class FrozenTarget:
     """A target that reads batches and learns nothing. nodes: the most nodes of a draft when
     serving; temperature: the one that the texts were written at; weigh: changes the tokens'
@@ -73,8 +91,11 @@ class FrozenTarget:
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
         """The batch on the target's device, with the states after these layers (as in `Wants`)."""
         text = _Text(*(x.to(self.model.device) for x in rows[:3]))
-        hidden = self._read(text, tuple(layers))
-        return self.lesson_of(rows, hidden, partial(self._append, text), partial(self._kv, text))
+        hidden = _States(layers, partial(self._read, text, tuple(layers)))
+        if self.together:
+            hidden.read()
+        append = partial(self._append, text, hidden)
+        return self.lesson_of(rows, hidden, append, partial(self._kv, text, hidden))
 
     def lesson_of(
         self, rows: Rows, hidden: Mapping[int, Tensor], append: Append, kv: KeysAndValues
@@ -89,7 +110,7 @@ class FrozenTarget:
             records,
             weight,
             max_nodes.clamp(max=self._nodes),
-            {layer: states.to(device, self.dtype) for layer, states in hidden.items()},
+            _States(hidden, lambda: {n: x.to(device, self.dtype) for n, x in hidden.items()}),
             self.head,
             self.embed,
             append,
@@ -130,12 +151,12 @@ class FrozenTarget:
         return torch.autocast(device.type, enabled=False) if half else nullcontext()
 
     def _append(
-        self, text: _Text, embeddings: Tensor, positions: Tensor, visible: Tensor
+        self, text: _Text, hidden: _States, embeddings: Tensor, positions: Tensor, visible: Tensor
     ) -> Tensor:
         """See `lesson.Append`; the appended tokens attend to keys and values of the text's pass."""
         batch, length = text.tokens.shape
         count = embeddings.shape[1]
-        cache = self._cache_with(text).grown(batch, length, count)
+        cache = self._cache_with(text, hidden).grown(batch, length, count)
         after = Feed(
             torch.zeros_like(positions),
             positions,
@@ -151,14 +172,16 @@ class FrozenTarget:
             out = self.model.forward(after, cache, (-1,))
         return out.hidden[-1].to(self.dtype)
 
-    def _kv(self, text: _Text, layer: int) -> tuple[Tensor, Tensor]:
+    def _kv(self, text: _Text, hidden: _States, layer: int) -> tuple[Tensor, Tensor]:
         """A layer's keys and values of the text [B, K, T, W], valid until the next pass."""
         batch, length = text.tokens.shape
-        keys, values = self._cache_with(text).layer[layer]
+        keys, values = self._cache_with(text, hidden).layer[layer]
         return keys[:batch, :, :length].to(self.dtype), values[:batch, :, :length].to(self.dtype)
 
-    def _cache_with(self, text: _Text) -> KVCache:
-        """The cache with the keys and values of this text."""
+    def _cache_with(self, text: _Text, hidden: _States) -> KVCache:
+        """The cache with the keys and values of this text, by the pass that reads these states
+        where that has run last."""
+        hidden.read()
         if self._last is not text:
             self._read(text, ())
         return self._cache_of(*text.tokens.shape)

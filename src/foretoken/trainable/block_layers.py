@@ -16,7 +16,7 @@ D width, H heads, K key/value heads, W head width, V vocabulary, L layers of the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from functools import partial
 from typing import Any, ClassVar
@@ -130,7 +130,7 @@ class BlockModule(Headed):
         """The layers that it reads, and the last state, which gives the target's distributions."""
         return (*self.reads, -1)
 
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+    def features(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """[..., D] of the target's states by layer."""
         states = [hidden[index + 1] for index in self.shape["target_layer_ids"]]
         out: Tensor = self.hidden_norm(self.fc(torch.cat(states, -1)))

@@ -15,7 +15,7 @@ Legend: B rows, T places, I unrolled steps, D width, V vocabulary, R reduced voc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from typing import Any, ClassVar
 
@@ -129,7 +129,7 @@ class Eagle3Module(Headed):
             width = self.facts.hidden_size
             self.fc.weight.zero_()[:, -width:].fill_diagonal_(1.0)  # the last captured layer
 
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+    def features(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """[..., D] of the captured layers' states."""
         return self.joined(torch.cat([hidden[layer] for layer in self.shape["capture"]], -1))
 

@@ -11,7 +11,7 @@ head width, V vocabulary, I unrolled steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -56,7 +56,7 @@ class FeaturePredictor(Protocol):
     @property
     def decoder_layers(self) -> int: ...
 
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+    def features(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """The target's states by layer [..., D] -> the entries' features [..., D]."""
         ...
 

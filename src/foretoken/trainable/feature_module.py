@@ -8,7 +8,7 @@ Legend: B rows, T places, I unrolled steps, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ class FeatureModule(Trained):
     like_target = True
     by_reach = True
 
-    def features(self, hidden: dict[int, Tensor]) -> Tensor:
+    def features(self, hidden: Mapping[int, Tensor]) -> Tensor:
         """The target's normed last states."""
         return hidden[-1]
 

@@ -11,7 +11,7 @@ Legend: B rows, T places of a row, D width, V vocabulary, N drafted places.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,7 +59,7 @@ class Lesson:
     records: Tensor
     weight: Tensor
     max_nodes: Tensor
-    hidden: dict[int, Tensor]
+    hidden: Mapping[int, Tensor]
     head: Callable[[Tensor], Tensor]
     embed: Callable[[Tensor], Tensor]
     append: Append
@@ -91,7 +91,7 @@ class Lesson:
 
     @cached_property
     def _vocab_size(self) -> int:
-        return int(self.head(next(iter(self.hidden.values()))[:1, 0]).shape[-1])
+        return int(self.head(self.embed(self.tokens[:1, 0])).shape[-1])
 
     def places_to_draft(self, most: int) -> Tensor:
         """[B, S] the places t from which a drafter of `most` tokens has something to learn: one of
