@@ -5,8 +5,9 @@ the drafter as it is, by the one that learns, and by plain decoding, in turn. Wh
 of learning when the learner's block ends is waited for and counted as that block's time, so none of
 it falls into the others'. Acceptance is of the drafted tokens, at temperature 0.
 
-The prompts are those of the task in `corpora/` of the data folder, held out of all training. A
-drafter that has not seen the task is made from what `--others` writes. Example:
+The prompts are those of the task in `corpora/` of the data folder, held out of all training, or the
+first turns of a `--suite`. A drafter that has not seen the task is made from what `--others`
+writes. Example:
 
     python benchmarks/online.py --task math --others others.jsonl
     foretoken train sps --target mini --data others.jsonl --source fixed --out my-draft --set \
@@ -14,6 +15,7 @@ drafter that has not seen the task is made from what `--others` writes. Example:
       num_attention_heads: 2, num_key_value_heads: 1, head_dim: 64}'
     python benchmarks/online.py --task math --draft-model my-draft --lr 1e-3 --out tried
     python benchmarks/online.py --task math --draft-model my-draft --lr 1e-3 --skip 200 --check
+    python benchmarks/online.py --suite humaneval --model my.gguf --draft-model my-draft --name mine
 
 The settings are chosen by runs like the first, on requests that the second, which is told, leaves
 out.
@@ -38,6 +40,7 @@ from shared import options, save, table
 
 from foretoken import LLM, SamplingParams
 from foretoken.bench.suites.data import folder
+from foretoken.bench.suites.suite import find_suite
 from foretoken.progress import track
 
 RISE, SPEED = 0.1, 0.9
@@ -73,18 +76,27 @@ def write_others(given: Namespace) -> None:
 
 
 def prompts(given: Namespace, llm: LLM) -> list[list[int]]:
-    """Token ids up to each conversation's last user turn: held-out ones, then of the training
-    text, which the drafter hasn't seen either."""
-    rows = [*corpus("heldout.jsonl.gz"), *corpus("train.jsonl.gz")]
-    results = []
-    for turns in (row["messages"] for row in rows if row["task"] == given.task):
-        last = max(i for i, turn in enumerate(turns) if turn["role"] == "user")
-        ids = llm.chat_prompt(turns[: last + 1])
-        if len(ids) <= given.longest:
-            results.append(ids)
+    """Token ids of the requests; of the corpus up to each conversation's last user turn: held-out
+    ones, then of the training text, which the drafter hasn't seen either."""
+    if given.suite is not None:
+        asked = [[_user(prompt.turns[0])] for prompt in find_suite(given.suite).prompts]
+    else:
+        rows = [*corpus("heldout.jsonl.gz"), *corpus("train.jsonl.gz")]
+        asked = [_to_last(row["messages"]) for row in rows if row["task"] == given.task]
+    written = (llm.chat_prompt(turns) for turns in asked)
+    results = [ids for ids in written if len(ids) <= given.longest]
     if given.skip >= len(results):
         raise SystemExit(f"--skip {given.skip} leaves none of {len(results)} requests.")
     return results[given.skip : given.skip + given.requests]
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def _to_last(turns: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Up to the last user turn."""
+    return turns[: max(i for i, turn in enumerate(turns) if turn["role"] == "user") + 1]
 
 
 def arms(given: Namespace) -> dict[str, LLM]:
@@ -196,6 +208,8 @@ def show(blocks: list[dict[str, Block]], results: dict[str, Any]) -> None:
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--task", default="math")
+    parser.add_argument("--suite", help="whose first turns are asked, in place of a task")
+    parser.add_argument("--name", default="online", help="of the record")
     parser.add_argument("--others", type=Path, help="write conversations of other tasks, and end")
     parser.add_argument("--many", type=int, default=20_000, help="how many")
     parser.add_argument("--requests", type=int, default=200)
@@ -221,10 +235,11 @@ def main() -> int:
         {name: {k: v for k, v in asdict(b).items() if k != "texts"} for name, b in block.items()}
         for block in blocks
     ]
-    aside = ("out", "check", "others", "many", "model", "draft_model")
+    aside = ("out", "check", "others", "many", "model", "draft_model", "suite", "name")
     settings = {k: v for k, v in vars(given).items() if k not in aside}
+    settings |= {} if given.suite is None else {"task": find_suite(given.suite).name}
     settings["requests"] = sum(len(block["plain"].texts) for block in blocks)  # as many as exist
-    save("online", given, {"settings": settings, **results, "blocks": series})
+    save(given.name, given, {"settings": settings, **results, "blocks": series})
     good = results["rise"] >= RISE and results["same_texts"] and results["speed_ratio"] >= SPEED
     return 0 if good or not given.check else 1
 

@@ -116,9 +116,9 @@ def trained(read: Read) -> str:
     return markdown(head, rows)
 
 
-def online(read: Read) -> str:
+def online(read: Read, file: str = "online.json") -> str:
     """Block by block: what is accepted, and the speed beside plain decoding's."""
-    record = read("online.json")
+    record = read(file)
     rows, done, asked = [], 0, record["settings"]
     for block in record["blocks"]:
         done = min(done + asked["block"], asked["requests"])  # the last block may be a part of one

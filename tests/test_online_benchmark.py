@@ -30,13 +30,22 @@ def test_requests_for_the_settings_are_left_out(monkeypatch: pytest.MonkeyPatch)
     ]
     monkeypatch.setattr(online, "corpus", lambda file: rows if "held" in file else [])
     llm: Any = SimpleNamespace(chat_prompt=lambda turns: [0] * len(turns[-1]["content"]))
-    given = Namespace(task="math", longest=7, requests=3, skip=0)
+    given = Namespace(task="math", suite=None, longest=7, requests=3, skip=0)
     assert [len(ids) for ids in online.prompts(given, llm)] == [1, 2, 3]
     given.skip = 5
     assert [len(ids) for ids in online.prompts(given, llm)] == [6, 7]
     given.skip = 7
     with pytest.raises(SystemExit, match="--skip 7 leaves none of 7 requests"):
         online.prompts(given, llm)
+
+
+def test_requests_of_a_suite(tmp_path: Path) -> None:
+    """Its first turns take the place of a task's."""
+    lines = [{"turns": ["x" * size, "more"]} for size in (3, 9, 5)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    llm: Any = SimpleNamespace(chat_prompt=lambda turns: list(turns[-1]["content"]))
+    given = Namespace(suite=str(tmp_path / "own.jsonl"), longest=7, requests=9, skip=0)
+    assert ["".join(text) for text in online.prompts(given, llm)] == ["xxx", "xxxxx"]
 
 
 def test_plain_decoding_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,9 +73,9 @@ def test_a_last_block_may_be_a_part_of_one(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setattr(online, "measured", lambda given: iter([block(4), block(4), block(2)]))
     arguments = ["--out", str(tmp_path), "--requests", "50", "--block", "4"]
-    monkeypatch.setattr(sys, "argv", ["online.py", *arguments])
+    monkeypatch.setattr(sys, "argv", ["online.py", *arguments, "--suite", "bundled"])
     assert online.main() == 0
     record = json.loads((tmp_path / "online.json").read_text())
-    assert record["settings"]["requests"] == 10
+    assert record["settings"]["requests"] == 10 and record["settings"]["task"] == "bundled"
     rows = page_tables.online(lambda name: record).splitlines()[2:]
     assert [row.split(" | ")[0] for row in rows] == ["| 4", "| 8", "| 10", "| all"]
