@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -176,7 +177,7 @@ def test_noise_is_the_batchs_own(
         seeds.append(seed)
         return Batches.of(parts, recipe, seed)
 
-    def autocast(precision: str, device: torch.device) -> torch.autocast:
+    def autocast(precision: str, device: torch.device) -> AbstractContextManager[None]:
         """Each batch's pass begins with it."""
         drawn.append(torch.rand(4).tolist())
         return passing(precision, device)
@@ -397,3 +398,19 @@ def test_gpus_that_only_emulate_bfloat16(own: bool, monkeypatch: pytest.MonkeyPa
     gpu, wanted = torch.device("cuda"), "bfloat16" if own else "float32"
     assert loop.precision_of("auto", gpu) == wanted
     assert loop.precision_of("bfloat16", gpu) == "bfloat16"
+
+
+def test_norms_in_half_precision_warn_of_nothing() -> None:
+    """Their weights stay in float32, by design."""
+    norm, states = torch.nn.RMSNorm(8), torch.ones(2, 8, dtype=torch.bfloat16)
+    torch.set_warn_always(True)  # torch says it once, and may have
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            with loop._autocast("bfloat16", torch.device("cpu")):
+                norm(states)
+            assert not said
+            norm(states)  # it would have
+            assert "Mismatch dtype" in str(said[0].message)
+    finally:
+        torch.set_warn_always(False)

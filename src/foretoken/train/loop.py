@@ -10,8 +10,10 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -238,10 +240,14 @@ def _clip(accelerator: Any, module: Any, most: float, step: int) -> None:
         raise ForetokenError(f"The gradients' norm is {float(norm)} at step {step}; lower lr.")
 
 
-def _autocast(precision: str, device: torch.device) -> torch.autocast:
-    """The products of a pass in that precision; one of `PRECISIONS`."""
+@contextmanager
+def _autocast(precision: str, device: torch.device) -> Iterator[None]:
+    """The products of a pass in that precision; one of `PRECISIONS`. Norms keep float32 weights,
+    of which torch warns."""
     half = precision_of(precision, device) == BFLOAT16
-    return torch.autocast(device.type, torch.bfloat16, enabled=half)
+    with torch.autocast(device.type, torch.bfloat16, enabled=half), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+        yield
 
 
 def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:
