@@ -214,7 +214,7 @@ def _counted(capture: list[int], target: Target) -> list[int]:
     if capture[0] != 2:
         raise ForetokenError(
             f"This drafter reads layers {capture}, and SGLang's targets count layers alike only "
-            "where they begin with 2; train one with --set 'shape={capture: [2, …]}'."
+            "where they begin with 2; train one with --set 'shape={…, capture: [2, …]}'."
         )
     return [index - 1 for index in capture]
 
@@ -250,7 +250,7 @@ def _dflash(
     if not shape.get("qk_norm", True):
         raise ForetokenError(
             "This drafter's queries and keys are not normed, and vLLM and SGLang norm them, so "
-            "most drafts would be rejected; train one with --set 'shape={qk_norm: true}'."
+            "most drafts would be rejected; train one with --set 'shape={…, qk_norm: true}'."
         )
     if reduced:
         raise ForetokenError(
