@@ -533,6 +533,9 @@ REFUSED = {
         "projector_type is 'domino'",
     ),
     "labels": ("speculators dflash", {"shift_label": True}, {}, {}, "shift_label is True"),
+    "labels beside the settings": ("dflash", {"shift_label": True}, {}, {}, "shift_label is True"),
+    "a scale beside the settings": ("dflash", {"logit_scale": 0.5}, {}, {}, "logit_scale is 0.5"),
+    "neighbouring places": ("dflash", {"is_neox_style": False}, {}, {}, "turns neighbouring"),
     "layers": ("eagle", {"num_hidden_layers": 2}, {}, {}, "has 2 layers"),
     "activation": ("eagle", {"hidden_act": "gelu"}, {}, {}, "'gelu'.*'silu'"),
     "window": (

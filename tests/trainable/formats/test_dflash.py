@@ -13,6 +13,7 @@ from foretoken import ForetokenError
 from foretoken.testing import Pair
 from foretoken.trainable.block_layers import BlockModule
 from foretoken.trainable.formats import recognise
+from foretoken.trainable.formats.dflash import SELECTING
 
 
 @pytest.mark.parametrize("name", of_module(BlockModule))
@@ -31,6 +32,9 @@ def test_it_drafts_what_our_own_checkpoint_does(name: str, small: Pair, tmp_path
         "logits",
         "projector",
         "labels",
+        "labels beside the settings",
+        "a scale beside the settings",
+        "neighbouring places",
         "relative",
         "rotation of each kind",
     ],
@@ -70,6 +74,7 @@ def test_a_mask_in_a_file_of_its_own(form: str, small: Pair, tmp_path: Path) -> 
     [
         ({"mask_token_id": 7, "embedding": torch.zeros(32)}, "of token 7, and its mask is 22"),
         ({"mask_token_id": 22}, "holds no embedding"),
+        ({"per_position": True, "embedding": torch.zeros(2, 32)}, "an embedding for each place"),
     ],
 )
 def test_a_mask_that_is_none(held: object, said: str, small: Pair, tmp_path: Path) -> None:
@@ -77,4 +82,35 @@ def test_a_mask_that_is_none(held: object, said: str, small: Pair, tmp_path: Pat
     folder = write(tmp_path / "theirs", foreign, made(foreign, small), small)
     torch.save(held, folder / "mask_embedding.pt")
     with pytest.raises(ForetokenError, match=said):
+        recognise(folder)
+
+
+@pytest.mark.parametrize("name", ["target_layer_ids", "mask_token_id"])
+def test_settings_beside_the_others(name: str, small: Pair, tmp_path: Path) -> None:
+    """As vLLM and SGLang find them there too."""
+    foreign = FOREIGN["dflash"]
+    folder = write(tmp_path / "theirs", foreign, made(foreign, small), small)
+    usual = recognise(folder)
+    config = json.loads((folder / "config.json").read_text())
+    value = config["dflash_config"].pop(name)
+    config[name] = [2, 0] if name == "target_layer_ids" else value - 1
+    (folder / "config.json").write_text(json.dumps(config))
+    found = recognise(folder)
+    assert found is not None and usual is not None
+    assert found.shape == {**usual.shape, name: config[name]} != usual.shape
+
+
+def test_dflash2_as_modelopt_names_it(small: Pair, tmp_path: Path) -> None:
+    """By a `projector_type`, which DFlash itself can't have."""
+    foreign = FOREIGN["dflash2"]
+    folder = write(tmp_path / "theirs", foreign, made(foreign, small), small)
+    config = json.loads((folder / "config.json").read_text())
+    config["dflash_config"]["projector_type"] = "dflash2"
+    (folder / "config.json").write_text(json.dumps(config))
+    found = recognise(folder)
+    assert found is not None and found.method == "dflash2"
+    for setting in SELECTING:
+        config["dflash_config"].pop(setting)
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ForetokenError, match="projector_type is 'dflash2', and DFlash has none"):
         recognise(folder)

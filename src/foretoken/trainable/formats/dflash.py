@@ -33,11 +33,17 @@ from foretoken.trainable.layer import of_all
 _VARIANTS = ("markov_rank", "use_confidence_head", "sample_from_anchor", "shift_label")
 """Settings of DFlash's variants, which are not served."""
 
-_PROJECTOR = "dflash"
-"""The `projector_type` of what is no variant, which `speculators` names too."""
+_NEUTRAL = {
+    "output_multiplier": 1.0,
+    "final_logit_softcapping": 0.0,
+    "input_embedding_scale": 1.0,
+    "logit_scale": 1.0,
+    "attention_value_scale": 1.0,
+}
+"""What is done to logits, embeddings and values, and the numbers that change nothing."""
 
-_NEUTRAL = {"output_multiplier": 1.0, "final_logit_softcapping": 0.0, "input_embedding_scale": 1.0}
-"""What is done to logits and embeddings, and the numbers that change nothing."""
+_BESIDE = (*_VARIANTS, "projector_type", "logit_scale", "mask_token_id", "draft_vocab_size")
+"""Settings that other programs find beside `dflash_config` too."""
 
 SELECTING = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 """DFlash 2's own settings."""
@@ -50,13 +56,13 @@ def read(source: Source) -> Published | None:
         return None
     settings: Config = config["dflash_config"]
     layers = config.get("num_target_layers")
-    ids = settings.get("target_layer_ids") or _default_layers(
-        layers or 0, config["num_hidden_layers"]
-    )
+    ids = settings.get("target_layer_ids") or config.get("target_layer_ids")
+    ids = ids or _default_layers(layers or 0, config["num_hidden_layers"])
     depth = {"layers": layers} if layers else {}
     size = settings.get("block_size") or config["block_size"]
     seen = _window(source, config, settings)
-    return _read(source, config, {**settings, "block_size": size}, ids, depth, seen)
+    beside = {name: config[name] for name in _BESIDE if name in config}
+    return _read(source, config, {**beside, **settings, "block_size": size}, ids, depth, seen)
 
 
 def read_speculators(source: Source) -> Published | None:
@@ -83,7 +89,8 @@ def _read(
     """layer: the part of the configuration that is like Qwen3's; config: the part of the method;
     depth: the target's number of layers, if it is given; seen: as `_window` has it."""
     other = next((name for name in _VARIANTS if config.get(name)), None)
-    if config.get("projector_type") not in (None, _PROJECTOR):
+    second = any(name in config for name in SELECTING)
+    if config.get("projector_type") not in (None, "dflash", *(["dflash2"] if second else [])):
         other = "projector_type"
     if other is not None:
         raise source.refusal(f"its {other} is {config[other]!r}, and DFlash has none")
@@ -92,7 +99,7 @@ def _read(
     for name, neutral in _NEUTRAL.items():
         if config.get(name) not in (None, neutral):
             raise source.refusal(
-                f"its {name} is {config[name]}, and the target's own head and embedding are served"
+                f"its {name} is {config[name]}, and only {neutral}, which changes nothing, is"
             )
     mask, vocab = _mask(source, config), layer["vocab_size"]
     reduced = config.get("draft_vocab_size") or vocab
@@ -107,8 +114,12 @@ def _read(
         "mask_token_id": config["mask_token_id"] if mask is None else None,
     }
     target = {"hidden_size": layer["hidden_size"], "vocab_size": vocab, **depth}
-    method = "dflash2" if any(name in shape for name in SELECTING) else "dflash"
-    return Published(method, target, shape, lambda: _tensors(source, mask, reduced, vocab))
+    return Published(
+        "dflash2" if second else "dflash",
+        target,
+        shape,
+        lambda: _tensors(source, mask, reduced, vocab),
+    )
 
 
 def _window(source: Source, layer: Config, method: Config) -> dict[str, Any]:
@@ -142,6 +153,8 @@ def _mask(source: Source, config: Config) -> Tensor | None:
             raise source.refusal(
                 f"{MASK_FILE} is of token {token}, and its mask is {config['mask_token_id']}"
             )
+        if found.get("per_position"):
+            raise source.refusal(f"{MASK_FILE} has an embedding for each place, and one for all is")
         found = found.get("embedding")
     if not isinstance(found, Tensor):
         raise source.refusal(f"{MASK_FILE} holds no embedding")

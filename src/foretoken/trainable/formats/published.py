@@ -107,6 +107,10 @@ class Source:
         if any(isinstance(value, Mapping) for value in rotation.values()):
             raise self.refusal("each kind of its layers has a rotary embedding of its own")
         part = rotation.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0
+        if False in (config.get("is_neox_style"), config.get("rope_is_neox_style")):
+            raise self.refusal(
+                "its rotary embedding turns neighbouring places, and only one of two halves is"
+            )
         theta = rotation.pop("rope_theta", None) or config.get("rope_theta") or 10_000.0
         kind = rotation.setdefault("rope_type", rotation.pop("type", "default"))
         if kind not in rope.SERVED or part != 1.0:

@@ -243,6 +243,7 @@ def _dflash(
             "block_size": shape["block_size"],
             "mask_token_id": mask,
             "aux_hidden_state_layer_ids": [index + 1 for index in ids],
+            "sliding_window_non_causal": True,  # what vLLM takes for all layers' blocks
         }
         return _speculators("dflash", layer, fields, target, shape["block_size"] - 1), tensors
     if to == "sglang" and mask is None:
