@@ -29,7 +29,8 @@ _Format = Annotated[
     str | None, typer.Option("--format", help="Of a GGUF file's matrices: Q8_0, Q4_0, Q4_K, F16 …")
 ]
 _Target = Annotated[
-    str | None, typer.Option(help="Its target, if it isn't where it was when it was trained.")
+    str | None,
+    typer.Option(help="The target in the printed line; else the one it was trained for."),
 ]
 
 _TrustRemoteCode = Annotated[
@@ -53,7 +54,7 @@ def export(
     format: _Format = None,
     trust_remote_code: _TrustRemoteCode = False,
 ) -> None:
-    """Write a drafter in another program's format: eagle3, dflash, or a model that drafts alone.
+    """Write a drafter in another program's format: eagle3, dflash, dflash2 or a small model.
 
     Example: [bold]foretoken export my-eagle3 --to vllm --out my-eagle3-vllm[/bold]
 

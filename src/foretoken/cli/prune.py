@@ -22,7 +22,7 @@ def prune(
     model: Annotated[str, typer.Argument(help="Folder, hub id, bundled name or GGUF file.")],
     data: Annotated[
         list[str],
-        typer.Option(help="Texts to see by what matters: .jsonl files, or a suite's name."),
+        typer.Option(help="Texts to measure by what matters: .jsonl files, a suite's name."),
     ],
     out: Annotated[Path, typer.Option(help="The folder to write, which must be new or empty.")],
     layers: Annotated[int | None, typer.Option(help="Layers that are kept.")] = None,

@@ -43,7 +43,7 @@ class _TrainOptions:
     limit: Annotated[
         int | None, typer.Option(min=1, help="Use this many of the prompts, evenly spread.")
     ] = None
-    seed: Annotated[int, typer.Option(help="Of texts, batches and weights.")] = 0
+    seed: Annotated[int, typer.Option(help="Of sampled answers, batches and first weights.")] = 0
     every: Annotated[float, typer.Option(help="Seconds between two saved states.")] = 60.0
     keep_every: Annotated[
         int | None,
@@ -69,14 +69,14 @@ class _TrainOptions:
         typer.Option(help="A folder for the target's states along the texts: computed once, kept."),
     ] = None
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what it would hold, by the target's config.")
+        bool, typer.Option("--dry-run", help="Only print the drafter's tensors and what it takes.")
     ] = False
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto"
     precision: Annotated[
         str,
         typer.Option(
-            help="Of products: bfloat16, float32 or auto (bfloat16 on GPUs). bfloat16 is much "
-            "faster on a CPU with AMX."
+            help="Of matrix products: bfloat16, float32 or auto (bfloat16 on GPUs). bfloat16 is "
+            "much faster on a CPU with AMX."
         ),
     ] = "auto"
     trust_remote_code: Annotated[
