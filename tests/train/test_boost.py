@@ -6,6 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,12 +14,13 @@ import torch
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.drafters.small_tree import SmallTree
 from foretoken.models.load import load_model
+from foretoken.train import drafter
 from foretoken.train.boost import EarlierDrafters
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
 from foretoken.verify.multi_candidate import MultiCandidate
 from lessons import check_expectation, random_lesson
-from trainings import train_small_lm
+from trainings import small_lm_job, train_small_lm
 
 pytest.importorskip("accelerate")
 
@@ -39,6 +41,22 @@ def test_a_pair(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     counted = lesson.weight[:, 1:] > 0
     assert torch.equal(weight[:, 1:][counted] == 0.25, right[counted] == 1)
     assert json.loads((tmp_path / "two" / "training.json").read_text())["after"]
+
+
+def test_how_a_pair_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one tree of chains, with the precision that the recipe serves small models in."""
+    job = small_lm_job(tmp_path, tmp_path / "two", serving={"draft_backend": "q8"})
+    job = dataclasses.replace(job, after=(tmp_path / "one",))
+    monkeypatch.setattr(drafter, "measure", lambda setting, model, config: config)
+    monkeypatch.setattr(
+        drafter, "_drafter_of", lambda *given: SimpleNamespace(num_speculative_tokens=3)
+    )
+    setting = SimpleNamespace(job=job, llm=SimpleNamespace(model=None))
+    subject: Any = SimpleNamespace(_setting=setting, _class=drafter.trainable("sps"))
+    nothing: Any = None
+    served: Any = drafter.DrafterTraining.serve(subject, nothing)
+    folders = [tmp_path / "one", tmp_path / "two"]
+    assert served == {**drafter.merged(folders, 3), "draft_backend": "q8"}
 
 
 def test_the_expectation_of_pairs(checkpoints: tuple[Path, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import GPT2Config, PreTrainedConfig, Qwen2Config, Qwen3Config, ViTConfig
@@ -48,6 +49,9 @@ def test_eagle3_of_an_eight_billion_target(large: str) -> None:
     assert 2 * found.target + 16 * found.drafter < found.bytes < 80e9
     caches = found.parts["keys and values of a batch, and of a text"]
     assert caches == (recipe.rows + 1) * 2048 * 36 * 2 * 8 * 128 * 2
+    shape = {"draft_vocab_size": 32_000, "num_layers": 3}
+    three = dry_run("eagle3", large, read_recipe("eagle3", {"shape": shape, "length": 2048}))
+    assert three.parts["a batch"] > 1.5 * found.parts["a batch"]
     longer = dry_run("eagle3", large, read_recipe("eagle3", {"length": 8192}))
     assert longer.parts["a batch"] > 2 * found.parts["a batch"]
 
@@ -102,6 +106,14 @@ def test_other_methods(method: str, large: str) -> None:
     """None needs weights, or memory for its own."""
     found = dry_run(method, large, read_recipe(method, {"shape": {}}))
     assert 1e7 < found.drafter < found.target
+
+
+def test_layers_that_run_once(large: str) -> None:
+    """P-EAGLE has no use for `unroll`; its masks are more places."""
+    shapes: list[Any] = [{}, {"unroll": 20}, {"depths": 20}]
+    found = [dry_run("peagle", large, read_recipe("peagle", {"shape": s})) for s in shapes]
+    sizes = [each.parts["a batch"] for each in found]
+    assert sizes[0] == sizes[1] < sizes[2]
 
 
 def test_small_models(checkpoints: tuple[Path, Path]) -> None:

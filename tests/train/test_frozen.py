@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -128,7 +129,8 @@ def test_a_text_is_read_again_where_another_has_its_place(pair: Pair) -> None:
     records, target = written(pair.target), FrozenTarget(pair.target)
     lesson = target.lesson(collate(records, [[0]], 12, 0.0), (-1,))
     before = [x.clone() for x in lesson.kv(1)]
-    target.lesson(collate(records, [[1]], 12, 0.0), (-1,))
+    other = target.lesson(collate(records, [[1]], 12, 0.0), (-1,)).hidden[-1]
+    assert other.shape == lesson.hidden[-1].shape
     assert all(torch.equal(a, b) for a, b in zip(lesson.kv(1), before, strict=True))
 
 
@@ -155,6 +157,10 @@ def test_a_target_in_half_precision_keeps_its_own(pair: Pair) -> None:
     assert torch.equal(states, apart.hidden[-1])
     assert logits.dtype == torch.float16 and torch.equal(logits, apart.head(states))
     assert learned.dtype == torch.bfloat16
+    del states, logits, learner.grad
+    kept = [x for x in gc.get_objects() if isinstance(x, torch.Tensor) and x.ndim == 3]
+    alike = [x for x in kept if x.shape == lesson.hidden[-1].shape]
+    assert {x.dtype for x in alike} == {torch.float32}  # the target's own are let go
     (1e-9 * learned.float().square().sum()).backward()
     assert learner.grad is not None and (learner.grad != 0).float().mean() > 0.9
 
@@ -187,7 +193,7 @@ def test_what_is_read_of_a_target_is_in_the_drafters_dtype(pair: Pair, dtype: to
 def test_keys_and_values_are_of_the_batch_alone(pair: Pair) -> None:
     """Though the cache has room for the rows and places of one before."""
     records, target = written(pair.target), FrozenTarget(pair.target)
-    target.lesson(collate(records, [[1], [0]], 16, 0.0), (-1,))
+    assert target.lesson(collate(records, [[1], [0]], 16, 0.0), (-1,)).hidden[-1].shape[0] == 2
     rows = collate(records, [[0]], 12, 0.0)
     found, alone = (each.lesson(rows, (-1,)).kv(1) for each in (target, FrozenTarget(pair.target)))
     assert all(torch.equal(a, b) for a, b in zip(found, alone, strict=True))

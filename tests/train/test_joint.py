@@ -235,6 +235,29 @@ def test_what_the_card_says_of_the_new_target(tmp_path: Path) -> None:
     assert "| estimated | 1.500 | 0.450 |" in card and "| served | 2.000 | 0.400 |" in card
 
 
+def test_the_card_is_about_the_target_as_it_serves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the dropout of its training."""
+    modes: list[bool] = []
+    joint = torch.nn.Linear(1, 1).train()
+
+    def distance(lesson: Any) -> torch.Tensor:
+        modes.append(joint.training)
+        return torch.ones(3)
+
+    joint.distance = distance  # type: ignore[assignment]
+    monkeypatch.setattr(training, "_joint", lambda module: module)
+    monkeypatch.setattr(training, "lessons", lambda *given: [None, None])
+    monkeypatch.setattr(training, "_write_card", lambda *given: None)
+    subject: Any = SimpleNamespace(
+        _setting=SimpleNamespace(held_out=None, job=SimpleNamespace(recipe=SimpleNamespace(rows=1)))
+    )
+    nothing: Any = None
+    training.JointTraining.write_card(subject, joint, nothing, nothing)  # type: ignore[arg-type]
+    assert modes == [False, False]
+
+
 def test_target_and_heads_together(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     """A new target, near the old one, whose texts its heads don't change; the card says both."""
     heads = read_recipe("medusa", {**SMALL, "shape": {"num_heads": 2}, "steps": 2})

@@ -428,8 +428,9 @@ def test_a_seed_that_cannot_be(seed: int, tmp_path: Path) -> None:
         ("eagle", {"objective": {"feature": 1.0}}, {}, "losses of logits too"),
         ("medusa", {}, {"source": "drafter"}, "can't write texts by itself"),
         ("medusa", {}, {"source": "targets"}, "Did you mean 'target'"),
+        ("sps", {"objective": {"nll": 1.0}}, {"states": Path("states")}, "leave states out"),
     ],
-    ids=["shape", "layers", "serving", "objective", "own texts", "source"],
+    ids=["shape", "layers", "serving", "objective", "own texts", "source", "states"],
 )
 def test_what_cannot_be_is_told_before_anything_is_written(
     checkpoints: tuple[Path, Path],

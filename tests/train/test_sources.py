@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from foretoken.train.recipe import read_recipe
 from foretoken.train.records import Records
 from foretoken.train.run import make
 from foretoken.train.sources import answered, hold_out, source_names, step_records, texts
+from foretoken.trainable.checkpoint import Facts
+from foretoken.trainable.small_lm import TrainedLM
 from stored_models import change_config
 from trainings import PROMPTS, SMALL, WORDS, small_lm_job, train_small_lm
 
@@ -45,14 +48,48 @@ def test_texts_at_another_temperature(checkpoints: tuple[Path, Path], tmp_path: 
 
 
 def test_held_out_texts_where_all_answers_loop(
-    checkpoints: tuple[Path, Path], tmp_path: Path
+    checkpoints: tuple[Path, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Better the file's texts than none."""
+    """Better the file's texts than none, and the log says so."""
     llm, target = LLM(str(checkpoints[0])), checkpoints[0]
     held = Records.of([([5, 6], [7, 8]), ([9], [10])], 4, 97)
     assert answered(llm, held, small_lm_job(target, tmp_path, distinct=2.0)) is held
+    assert "on the file's own texts: of 2 held-out prompts 2 have at most" in caplog.text
+    caplog.clear()
     some = answered(llm, held, small_lm_job(target, tmp_path, distinct=0.0))
+    assert not caplog.text
     assert [some.prompt(i) for i in range(len(some))] == [[5, 6], [9]]
+
+
+def test_held_out_prompts_that_have_no_answer(
+    checkpoints: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Are counted in the log."""
+    llm = LLM(str(checkpoints[0]))
+    outputs = [SimpleNamespace(token_ids=[7, 8], error=error) for error in (None, "It is no text.")]
+    monkeypatch.setattr(llm, "generate", lambda *given: outputs)
+    held = Records.of([([5, 6], [7, 8]), ([9], [10])], 4, 97)
+    found = answered(llm, held, small_lm_job(checkpoints[0], tmp_path, distinct=0.0))
+    assert len(found) == 1 and "1 prompts are left out, the first as: It is no" in caplog.text
+
+
+def test_a_drafters_texts_are_mixed_in_once(
+    checkpoints: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same list for all steps of the same texts, so that these are joined once."""
+    own = [Records.of([([5], [6, 7])], 4, 97) for _ in range(2)]
+    monkeypatch.setattr(sources, "DrafterTexts", lambda *given: lambda step: own[step // 3])
+    job = small_lm_job(checkpoints[0], tmp_path, source="target+drafter")
+    known = Records.of([([1], [2, 3])], 4, 97)
+    setting: Any = SimpleNamespace(job=job, records={"target": known}, llm=None)
+    module = TrainedLM(Facts(0, 97, 0), model=str(checkpoints[1]))
+    records = step_records(setting, module)
+    found = [records(step) for step in range(6)]
+    assert all(one is found[0] for one in found[:3]) and all(one is found[3] for one in found[3:])
+    assert [*found[0]] == [known, own[0]] and [*found[3]] == [known, own[1]]
 
 
 def test_answers_that_loop_are_left_out(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:

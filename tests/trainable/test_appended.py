@@ -33,7 +33,7 @@ def test_appended_blocks_see_their_text_alone(small: Pair, records: Records, kin
         model = HFModel(small.transformers)
     module, frozen = seeded(PassTokens, small, num_tokens=2), FrozenTarget(model)
     lesson = frozen.lesson(collate(records, [[0, 1], [2, 3]], 44, 0.0), (-1,))
-    frozen.lesson(collate(records, [[4], [5]], 20, 0.0), (-1,))
+    assert frozen.lesson(collate(records, [[4], [5]], 20, 0.0), (-1,)).hidden[-1].isfinite().all()
     places = torch.tensor([[3, 25, 30], [1, 0, 33]])
     states = module.states(lesson, places)
     for b, row in enumerate(places.tolist()):

@@ -263,6 +263,24 @@ def test_chunks_change_nothing(chunk: int) -> None:
         torch.testing.assert_close(chunked(measure, [states], [head], chunk), total)
 
 
+def test_gradients_through_a_head_in_half_precision() -> None:
+    """As small as those of one of many places are, float16 would have no number for most."""
+    states, head = torch.randn(40, 16), 0.5 * torch.randn(2000, 16)
+    goal, grads = 0.5 * torch.randn(40, 2000), []
+
+    for own, dtype in ((torch.float64, torch.float64), (torch.float32, torch.float16)):
+        leaf, weights = states.to(own).requires_grad_(), head.to(dtype)
+
+        def measure(at: slice, part: Tensor, weights: Tensor = weights) -> Tensor:
+            logits = part.to(weights.dtype) @ weights.T
+            return (DIVERGENCES["kl_div"](logits, goal[at]) / 16384).sum()
+
+        chunked(measure, [leaf], []).backward()
+        assert leaf.grad is not None
+        grads.append(leaf.grad.double())
+    assert (grads[1] - grads[0]).norm() < 0.02 * grads[0].norm()
+
+
 def test_weights_of_places() -> None:
     """exp(-i / gamma), and how often a draft gets there."""
     assert exponential(4.0) ** 4 == pytest.approx(torch.tensor(-1.0).exp().item())

@@ -94,7 +94,7 @@ def _said(conversation: Conversation) -> list[Any]:
     return [*said, conversation.tools] if conversation.tools else said
 
 
-def _warn_of(errors: Seq[str]) -> None:
+def warn_of(errors: Seq[str]) -> None:
     """Of answers that a model couldn't write."""
     if errors:
         _log.warning("%d prompts are left out, the first as: %s", len(errors), errors[0])
@@ -160,13 +160,13 @@ class _Writer:
             none = not turn and len(errors) == len(block)
             if none and (not number or len(block) == _BLOCK):  # no strange line now and then
                 raise errors[0]
-            _warn_of([str(error) for error in errors])
+            warn_of([str(error) for error in errors])
             dialogues = [each for each in dialogues if 0 < len(each.prompt) <= self.longest]
             first = ((self.params.seed or 0) << 20) + turn
             seeds = [first + ((number * _BLOCK + dialogue.number) << 4) for dialogue in dialogues]
             params = [replace(self.params, seed=seed) for seed in seeds]
             outputs = self.llm.generate([dialogue.prompt for dialogue in dialogues], params)
-            _warn_of([output.error for output in outputs if output.error])
+            warn_of([output.error for output in outputs if output.error])
             for dialogue, output in zip(dialogues, outputs, strict=True):
                 if output.error:
                     dialogue.later = []

@@ -184,6 +184,12 @@ class DrafterTraining:
             )
         module.check_objective(job.recipe.goal)
         check_sources(job, module)
+        alone = issubclass(module, TrainedLM) and not (job.recipe.goal.reads_target or job.after)
+        if alone and job.states is not None:
+            raise ForetokenError(
+                "A small model with this objective learns from tokens alone and reads no states of "
+                "the target; leave states out."
+            )
         for name in _NOT_ESTIMATED:
             if job.recipe.serving.get(name, _CONSTANT) not in (_CONSTANT, None):
                 raise ForetokenError(
@@ -216,7 +222,9 @@ class DrafterTraining:
         options = {**papers_tree(self._class), **job.recipe.serving}
         config = {"method": job.method, **options, "model": str(job.out)}
         if job.after:
-            config = merged([*job.after, job.out], _drafter_of(job, module).num_speculative_tokens)
+            chains = merged([*job.after, job.out], _drafter_of(job, module).num_speculative_tokens)
+            given = {n: x for n, x in job.recipe.serving.items() if n == "draft_backend"}
+            config = {**chains, **given}
         return measure(self._setting, self._setting.llm.model, config)
 
     def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from foretoken.drafters.peagle import PEagleModule
 from foretoken.drafters.specdec import SpecDecModel
 from foretoken.errors import ForetokenError
 from foretoken.models.native.check import of_layers
@@ -183,23 +184,26 @@ def _batch(recipe: Recipe, config: Any, module: Trained) -> int:
     places = recipe.rows * recipe.length
     read = len(module.hidden) * places * width * _FLOAT
     passed = places * (_PASS * width + 3 * _inner(config)) * _HALF
-    steps, layer = _layers(module, config)
-    kept: int = steps * places * (_KEPT * layer.hidden_size + 3 * _inner(layer)) * _FLOAT
+    steps, layer = _layers(module, recipe, config)
+    kept = int(steps * places * (_KEPT * layer.hidden_size + 3 * _inner(layer)) * _FLOAT)
     logits: int = _LOGITS * min(places, _CHUNK) * config.vocab_size * _FLOAT
     masks = 2 * min(recipe.rows * recipe.length**2, _PAIRS)
     return read + passed + kept + logits + masks
 
 
-def _layers(module: Trained, config: Any) -> tuple[int, Any]:
-    """How many layers a drafter's steps run, and the configuration that these are like: the
-    target's, but of a small language model its own."""
+def _layers(module: Trained, recipe: Recipe, config: Any) -> tuple[float, Any]:
+    """How many layers a drafter's steps run, each over as many places as the rows have, and the
+    configuration that these are like: the target's, but of a small language model its own."""
     if isinstance(module, SpecDecModel):
         module = module.base
     elif isinstance(module, joint.JointModule):
         module = module.target
     if isinstance(module, TrainedLM):
         return module.lm.config.num_hidden_layers, module.lm.config
-    return int(module.shape.get("unroll") or module.shape.get("num_layers") or 1), config
+    shape, layers = module.shape, int(module.shape.get("num_layers") or 1)
+    if isinstance(module, PEagleModule):  # runs once, over the text and its masks
+        return layers * (1 + shape["blocks"] * (shape["depths"] - 1) / recipe.length), config
+    return layers * int(shape.get("unroll") or 1), config
 
 
 def _inner(config: Any) -> int:

@@ -100,8 +100,8 @@ class FrozenTarget:
     def lesson_of(
         self, rows: Rows, hidden: Mapping[int, Tensor], append: Append, kv: KeysAndValues
     ) -> Lesson:
-        """The batch with these states of any dtype and device, and what else is read of the
-        target's pass."""
+        """The batch with these states, in the dtype of states and on the target's device, and what
+        else is read of its pass."""
         device = self.model.device
         tokens, positions, records, weight, max_nodes = (x.to(device) for x in rows[:5])
         lesson = Lesson(
@@ -110,7 +110,7 @@ class FrozenTarget:
             records,
             weight,
             max_nodes.clamp(max=self._nodes),
-            _States(hidden, lambda: {n: x.to(device, self.dtype) for n, x in hidden.items()}),
+            hidden,
             self.head,
             self.embed,
             append,
@@ -142,7 +142,8 @@ class FrozenTarget:
         with torch.no_grad(), self._own_precision(text.tokens.device):
             self._last = text
             read = [self.model.forward(feed, cache, layers).hidden for feed in text.feeds()]
-            return {layer: torch.cat([part[layer] for part in read], 1) for layer in layers}
+            joined = {layer: torch.cat([part[layer] for part in read], 1) for layer in layers}
+            return {layer: states.to(self.dtype) for layer, states in joined.items()}
 
     def _own_precision(self, device: torch.device) -> AbstractContextManager[Any]:
         """A target in half precision runs in its own, which may be finer than that of the

@@ -195,6 +195,7 @@ class JointTraining:
 
     def write_card(self, module: Trained, frozen: FrozenTarget, outcome: Outcome) -> None:
         setting, joint = self._setting, _joint(module)
+        joint.eval()  # without dropout
         held_out = lessons(frozen, setting.held_out, joint, setting.job.recipe.rows)
         with torch.no_grad():
             distance = torch.stack([joint.distance(lesson) for lesson in held_out]).sum(0)

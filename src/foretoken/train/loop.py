@@ -50,6 +50,15 @@ StepRecords = Callable[[int], Seq[Records]]
 """Step -> the parts that its records are drawn from, each equally often."""
 
 
+@contextmanager
+def _norms_in_float32() -> Iterator[None]:
+    """Norms keep their float32 weights among products in half precision, of which torch warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
+        yield
+
+
+@_norms_in_float32()
 def train(
     module: Trained,
     frozen: FrozenTarget,
@@ -240,14 +249,10 @@ def _clip(accelerator: Any, module: Any, most: float, step: int) -> None:
         raise ForetokenError(f"The gradients' norm is {float(norm)} at step {step}; lower lr.")
 
 
-@contextmanager
-def _autocast(precision: str, device: torch.device) -> Iterator[None]:
-    """The products of a pass in that precision; one of `PRECISIONS`. Norms keep float32 weights,
-    of which torch warns."""
+def _autocast(precision: str, device: torch.device) -> torch.autocast:
+    """The products of a pass in that precision; one of `PRECISIONS`."""
     half = precision_of(precision, device) == BFLOAT16
-    with torch.autocast(device.type, torch.bfloat16, enabled=half), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
-        yield
+    return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
 
 def _set_rate(optimizers: Seq[Any], recipe: Recipe, step: int) -> None:

@@ -90,10 +90,10 @@ class Muon(torch.optim.Optimizer):
     def _move(self, some: list[Tensor], group: dict[str, Any]) -> None:
         """Update matrices of one shape."""
         grads = [p.grad for p in some if p.grad is not None]
-        means = [
-            self.state[p].setdefault("mean", torch.zeros_like(grad))
-            for p, grad in zip(some, grads, strict=True)
-        ]
+        for p, grad in zip(some, grads, strict=True):
+            if "mean" not in self.state[p]:
+                self.state[p]["mean"] = torch.zeros_like(grad)
+        means = [self.state[p]["mean"] for p in some]
         shape, lr = some[0].shape, group["lr"]
         torch._foreach_lerp_(means, grads, 1 - group["momentum"])
         directions = torch._foreach_lerp(grads, means, group["momentum"])

@@ -14,7 +14,7 @@ import numpy as np
 from foretoken.errors import ForetokenError, unknown
 from foretoken.llm import LLM
 from foretoken.sampling.params import SamplingParams
-from foretoken.train.answers import files_of, write
+from foretoken.train.answers import files_of, warn_of, write
 from foretoken.train.drafter_texts import DrafterTexts
 from foretoken.train.job import Job, Setting
 from foretoken.train.loop import StepRecords
@@ -167,16 +167,26 @@ def estimated_on(job: Job) -> str:
 def answered(llm: LLM, held_out: Records, job: Job) -> Records:
     """What the target writes to the prompts of a file's held-out texts, as it will when serving,
     and after the first half of a text without a prompt; the texts themselves where every prompt is
-    too long or its answer loops."""
+    too long or its answer loops, and the log says so."""
     recipe, count = job.recipe, len(held_out)
     longest = _room(llm, job) - recipe.max_tokens
     candidates = (held_out.prompt(i) or _begun(held_out.answer(i), longest) for i in range(count))
     prompts = [prompt for prompt in candidates if 0 < len(prompt) <= longest]
     outputs = llm.generate(prompts, sampling(job))
+    warn_of([output.error for output in outputs if output.error])
     pairs = [(p, o.token_ids) for p, o in zip(prompts, outputs, strict=True) if not o.error]
     answers = Records.of(pairs, recipe.max_tokens, llm.model.vocab_size)
     answers = answers.without_loops(recipe.distinct)
-    return answers if len(answers) else held_out
+    if len(answers):
+        return answers
+    _log.warning(
+        "Estimates are made on the file's own texts: of %d held-out prompts %d have at most %d "
+        "tokens, and no answer of the target's is without a loop",
+        count,
+        len(prompts),
+        longest,
+    )
+    return held_out
 
 
 def _begun(text: list[int], longest: int) -> list[int]:
@@ -229,4 +239,14 @@ def step_records(setting: Setting, module: Trained) -> StepRecords:
         recipe.own_every,
         recipe.distinct,
     )
-    return lambda step: [*parts, written(step)]
+    mixed: list[Records] = []
+
+    def records(step: int) -> list[Records]:
+        """The same list as long as the drafter's texts are the same."""
+        nonlocal mixed
+        own = written(step)
+        if not mixed or mixed[-1] is not own:
+            mixed = [*parts, own]
+        return mixed
+
+    return records

@@ -50,7 +50,8 @@ class StoredStates:
     def lesson(self, rows: Rows, layers: Seq[int]) -> Lesson:
         """As `FrozenTarget.lesson`, of rows of these texts. Raises `ForetokenError` where the
         drafter reads more of the target than its states."""
-        hidden = {layer: self._read(rows.places, layer) for layer in layers}
+        given = self.frozen.model.device, self.frozen.dtype
+        hidden = {layer: self._read(rows.places, layer).to(*given) for layer in layers}
         return self.frozen.lesson_of(rows, hidden, _not_stored, _not_stored)
 
     def _read(self, places: Tensor, layer: int) -> Tensor:
@@ -80,7 +81,8 @@ def check_states_suffice(
     """Raise `ForetokenError` for a drafter that reads more of the target than its states, which
     the first of these rows tells, whatever its states are."""
     row = Rows(*(each[:1] for each in rows))
-    states = torch.zeros(*row.tokens.shape, module.facts.hidden_size)
+    shape = (*row.tokens.shape, module.facts.hidden_size)
+    states = torch.zeros(shape, dtype=frozen.dtype, device=frozen.model.device)
     hidden = dict.fromkeys(module.hidden, states)
     with torch.no_grad():
         module(frozen.lesson_of(row, hidden, _not_stored, _not_stored), goal)
@@ -153,9 +155,10 @@ def _states(frozen: FrozenTarget, records: Records, layers: Seq[int]) -> dict[st
     for rows in whole(records, _ROWS):
         hidden, there = frozen.lesson(rows, layers).hidden, rows.places >= 0
         for layer, states in hidden.items():
-            shape = (len(records.tokens), states.shape[-1])
-            kept = found.setdefault(str(layer), torch.empty(shape, dtype=dtype))
-            kept[rows.places[there]] = states.cpu()[there].to(dtype)
+            if str(layer) not in found:
+                shape = (len(records.tokens), states.shape[-1])
+                found[str(layer)] = torch.empty(shape, dtype=dtype)
+            found[str(layer)][rows.places[there]] = states.cpu()[there].to(dtype)
     return found
 
 

@@ -172,7 +172,8 @@ class CrossAttentionModule(Trained):
         first = torch.randint(size, (len(lesson.tokens), 1), device=places.device)
         ahead = (places - first) % size  # [B, T]
         continues = lesson.positions.roll(-1, 1) == lesson.positions + 1
-        row, place = (continues & (lesson.positions > ahead)).nonzero(as_tuple=True)
+        counts = continues & (lesson.positions > ahead) & (lesson.weight.roll(-1, 1) > 0)
+        row, place = counts.nonzero(as_tuple=True)
         states = self.outputs(lesson, ahead)[row, place]
         given = states, row, place + 1, ahead[row, place], objective
         loss, self.total = predictions_loss(lesson, *given)

@@ -287,6 +287,11 @@ def chunked(
     return total
 
 
+_RAISED = 2.0**12
+"""What gradients are multiplied by on their way through a head; a power of two changes no digit of
+float32's and bfloat16's."""
+
+
 class _Chunked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, measure: Measure, chunk: int, count: int, *tensors: Tensor) -> Tensor:
@@ -302,10 +307,13 @@ class _Chunked(torch.autograd.Function):
             total += loss.detach()
             leaves = [parts[i] if i < count else parameters[i - count] for i in wanted]
             if leaves:
-                gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+                # Through a float16 head the gradients of thousands of places would be 0.
+                above = torch.full_like(loss, _RAISED)
+                gradients = torch.autograd.grad(loss, leaves, above, allow_unused=True)
                 for i, grad in zip(wanted, gradients, strict=True):
                     if grad is not None:
-                        (grads[i][at] if i < count else grads[i]).add_(grad)
+                        sums = grads[i][at] if i < count else grads[i]
+                        sums.add_(grad, alpha=1 / _RAISED)
         ctx.grads = [grads.get(i) for i in range(len(tensors))]
         return total
 
