@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 
 from foretoken import ForetokenError, files
 from foretoken.files import (
+    check_new_folder,
     check_writable,
     fingerprint,
     held,
@@ -293,3 +294,13 @@ def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
     (tmp_path / "text").touch()
     with pytest.raises(ForetokenError, match="can't be written"):
         check_writable(tmp_path / "text" / "file")
+
+
+def test_folders_to_write(tmp_path: Path) -> None:
+    """One that is empty or new; a file is none."""
+    for place in (tmp_path, tmp_path / "new"):
+        check_new_folder(place)
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path, tmp_path / "file"):
+        with pytest.raises(ForetokenError, match=f"{place.name} exists and is not an empty folder"):
+            check_new_folder(place)

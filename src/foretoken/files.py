@@ -102,6 +102,12 @@ def held(folder: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+def check_new_folder(path: Path) -> None:
+    """Raise `ForetokenError` for a folder to write that has files already, and for a file."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ForetokenError(f"{path} exists and is not an empty folder; name another with --out.")
+
+
 def check_writable(path: Path) -> None:
     """Raise `ForetokenError` where no file can be written at this path; makes its folder."""
     if path.is_dir():

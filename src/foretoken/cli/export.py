@@ -62,6 +62,7 @@ def export(
     model[/bold]; a folder or GGUF file becomes a GGUF file, quantised: [bold]foretoken export model
     --to gguf --format Q4_0 --out model-q4_0.gguf[/bold]
     """
+    from foretoken.files import check_new_folder
     from foretoken.models import gguf
     from foretoken.trainable import formats
     from foretoken.trainable.formats import write
@@ -79,8 +80,7 @@ def export(
     programs = (*write.PROGRAMS, "gguf")
     if to not in programs:
         raise ForetokenError(f"--to is {shown(to)}; it must be one of {', '.join(programs)}.")
-    if out.exists() and any(out.iterdir()):
-        raise ForetokenError(f"{out} holds files already; name a new folder.")
+    check_new_folder(out)
     folder = formats.find(drafter)
     if gguf.is_named(folder):
         if to != "hf":

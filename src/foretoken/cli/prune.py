@@ -47,19 +47,17 @@ def prune(
     import torch
 
     from foretoken import LLM
-    from foretoken.cli.train import conversations
-    from foretoken.files import check_writable
+    from foretoken.cli.train import spread
+    from foretoken.files import check_new_folder, check_writable
     from foretoken.models.hf import adapter
     from foretoken.models.load import find
     from foretoken.train import prune as pruning
     from foretoken.trainable.small_lm import native_config
 
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
+    check_new_folder(out)
     check_writable(out / "config.json")
     native_config(model)  # what is cut is to be trained
-    read = [each for name in data for each in conversations(name)]
-    read = [read[i * len(read) // _TEXTS] for i in range(_TEXTS)] if len(read) > _TEXTS else read
+    read = spread(data, _TEXTS)
     llm = LLM(model)
     texts = _texts(llm, read)
     large = adapter.load(find(model), torch.float32, torch.device("cpu")).model

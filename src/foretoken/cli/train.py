@@ -148,15 +148,15 @@ def train(
     if given.dry_run:
         _say_what_it_holds(method, target, settings, out, given)
         return
-    prompts = _prompts(data, given.limit)
+    prompts = spread(data, given.limit)
     with _bar(settings.steps) as report:
         outcome = make(given.job(method, target, prompts, settings, out, report))
     if processes.is_first():
         _say_what_was_reached(out, outcome, given)
 
 
-def _prompts(data: list[str], limit: int | None) -> list[Conversation]:
-    """Those of all files and suites; of more than `limit` so many, evenly spread."""
+def spread(data: list[str], limit: int | None) -> list[Conversation]:
+    """The conversations of all files and suites; of more than `limit` so many, evenly spread."""
     prompts = [each for name in data for each in conversations(name)]
     if limit is None or limit >= len(prompts):
         return prompts

@@ -115,7 +115,8 @@ def write(
     import torch
     import transformers
 
-    from foretoken.errors import ForetokenError, unknown
+    from foretoken.errors import unknown
+    from foretoken.files import check_new_folder
     from foretoken.progress import track
     from foretoken.zoo import inflate as inflation
 
@@ -124,8 +125,7 @@ def write(
         raise unknown("dtype", dtype, kinds)
     if shape not in inflation.SHAPES:
         raise unknown("shape", shape, inflation.SHAPES)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ForetokenError(f"{out} exists and is not an empty folder; name another with --out.")
+    check_new_folder(out)
     new: Shape = inflation.SHAPES[shape]
     if target is not None:
         new = inflation.proportional(_config(source), _config(target), new)

@@ -17,6 +17,7 @@ from collections.abc import Sequence as Seq
 import torch
 from torch import Tensor
 
+from foretoken.trainable.head_losses import NO_RANK, rank
 from foretoken.trainable.lesson import Lesson
 from foretoken.trainable.losses import Objective, chunked, drawn_chance
 from foretoken.trainable.masked_attention import Mask
@@ -97,12 +98,8 @@ def block_ranks(
     lesson: Lesson, wanted: Tensor, states: States, first: int, count: int, logits: Logits
 ) -> Tensor:
     """[B, T, C] the rank of the text's token in prediction i of the block after each wanted place
-    [B, T]; 2^30 elsewhere, and where the record ends before. count: C."""
-
-    def rank(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
-        return (scores > scores.gather(-1, goal[..., None])).sum(-1)
-
-    none = torch.full((*wanted.shape, count), 1 << 30, device=wanted.device)
+    [B, T]; `NO_RANK` elsewhere, and where the record ends before. count: C."""
+    none = torch.full((*wanted.shape, count), NO_RANK, device=wanted.device)
     return _measured(lesson, wanted, states, first, logits, rank, none)
 
 

@@ -127,15 +127,21 @@ Measure = Callable[[Tensor, Tensor, Callable[[], Tensor]], Tensor]
 logits there [P, H, V] -> [P, H], or more of each head."""
 
 
+NO_RANK = 2**30
+"""In place of a rank where there is no token."""
+
+
+def rank(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
+    """[...] how many tokens have larger logits than the text's; scores: [..., V], goal: [...].
+    A `Measure` that needs no target."""
+    return (scores > scores.gather(-1, goal[..., None])).sum(-1)
+
+
 def ranks_at_roots(lesson: Lesson, states: Tensor, logits: Scores) -> Tensor:
     """[B, T, H] for every root and head i: the rank of the text's token i + 1 places after the
-    root, that is, how many tokens have larger logits. 2^30 where the record has no such token.
+    root, that is, how many tokens have larger logits; `NO_RANK` where the record has no such token.
     states: [B, T, H, D]."""
-
-    def rank(scores: Tensor, goal: Tensor, target: Callable[[], Tensor]) -> Tensor:
-        return (scores > scores.gather(-1, goal[..., None])).sum(-1)
-
-    none = torch.full(states.shape[:3], 1 << 30, device=states.device)
+    none = torch.full(states.shape[:3], NO_RANK, device=states.device)
     return _at_roots(lesson, states, logits, rank, none)
 
 

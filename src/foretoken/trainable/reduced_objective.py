@@ -11,13 +11,13 @@ from torch import Tensor
 from foretoken.trainable.losses import Objective
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReducedObjective(Objective):
     """An objective over the tokens `ids` [R] alone, in any order; covered [V]: whether a token is
     one of them."""
 
-    ids: Tensor = None  # type: ignore[assignment]
-    covered: Tensor = None  # type: ignore[assignment]
+    ids: Tensor
+    covered: Tensor
 
     def probability(self, drafter: Tensor, tokens: Tensor) -> Tensor:
         return super().probability(drafter, self._places[tokens]) * self.covered[tokens]

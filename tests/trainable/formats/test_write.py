@@ -253,7 +253,7 @@ def test_a_model_that_drafts_alone(target: Path, tmp_path: Path) -> None:
     assert load_model(out).vocab_size == VOCAB
     with pytest.raises(ForetokenError, match="speculators has no type"):
         exported(target, "speculators", tmp_path / "other")
-    with pytest.raises(ForetokenError, match="holds files already"):
+    with pytest.raises(ForetokenError, match="is not an empty folder"):
         exported(target, "vllm", out)
 
 
