@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -43,6 +44,7 @@ def test_where_clients_find_it() -> None:
     placed = {"host": "127.0.0.1", "port": 8000, **Address().common()}
     assert base_url(placed) == "http://127.0.0.1:8000/v1"
     assert base_url({**placed, "ssl_certfile": "cert.pem"}) == "https://127.0.0.1:8000/v1"
+    assert urlsplit(base_url({**placed, "host": "::1"})).port == 8000
 
 
 def test_origins() -> None:

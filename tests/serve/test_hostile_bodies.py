@@ -115,6 +115,21 @@ def test_what_is_no_json(http: httpx.Client, served: Served) -> None:
     still_well(http, served)
 
 
+def test_more_than_anyone_needs(http: httpx.Client, served: Served) -> None:
+    """It is refused by its number, before the pairs or the functions are looked at."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    for field, many in (
+        ("logit_bias", {str(token): 1 for token in range(10_001)}),
+        ("tools", [tool] * 1024 + [3] * 200_000),
+    ):
+        body = {"messages": [{"role": "user", "content": "hi"}], field: many}
+        answer = http.post("/v1/chat/completions", json=body)
+        error = answer.json()["error"]
+        assert answer.status_code == 400 and error["param"] == field, error
+        assert "10,000" in error["message"] or "1024" in error["message"]
+    still_well(http, served)
+
+
 def still_well(http: httpx.Client, served: Served) -> None:
     assert http.get("/health").status_code == 200
     assert not served.llm.worker.call(lambda engine: engine.busy)

@@ -134,6 +134,22 @@ def test_times_begin_with_the_body() -> None:
         assert told and float(told[1]) > 0.3
 
 
+def test_a_default_asks_for_no_more_than_there_is_room_for() -> None:
+    """Only what a client asked for itself is refused."""
+    llm = toy(speculative_config=None, kv_cache_memory="128KiB")
+    with serving(llm, defaults={"max_tokens": 200}) as served:
+        for route, asked in (
+            ("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("completions", {"prompt": "hi"}),
+        ):
+            url = f"{served.url}/v1/{route}"
+            body = {"logit_bias": {str(VOCAB - 1): -100}, **asked}
+            [choice] = httpx.post(url, json=body, timeout=30).json()["choices"]
+            assert choice["finish_reason"] == "length"
+            answer = httpx.post(url, json={**body, "max_tokens": 200}, timeout=30)
+            assert answer.status_code == 400 and "of cache for a prompt" in answer.text
+
+
 def test_a_prediction_is_no_longer_than_the_context() -> None:
     """What can't be written needn't be read by the engine that all clients share."""
     with toy() as llm:

@@ -21,6 +21,9 @@ from foretoken.serve.settings import ServerSettings
         {"request_metrics": "all"},
         {"allow_credentials": True},
         {"tool_call_parser": "herms"},
+        {"metrics_prefix": "a-b"},
+        {"metrics_prefix": "1x"},
+        {"metrics_prefix": ""},
     ],
     ids=str,
 )

@@ -127,6 +127,28 @@ def test_an_error_in_the_middle_is_an_event(before: str | None) -> None:
     assert error.startswith('data: {"error":{"message":"It broke."')
 
 
+def test_a_bug_in_the_middle_is_an_event_too() -> None:
+    """The client isn't left without an end; the log gets the error."""
+
+    async def broken() -> AsyncGenerator[str]:
+        yield "one"
+        raise RecursionError
+
+    parts: list[str] = []
+
+    async def send(message: Any) -> None:
+        parts.append(message.get("body", b"").decode())
+
+    async def receive() -> Any:
+        await asyncio.Event().wait()
+
+    stream = EventStream(broken(), 0, lambda: None)
+    with pytest.raises(RecursionError):
+        asyncio.run(stream({"type": "http"}, receive, send))
+    _, one, error, done, end = parts
+    assert (one, done, end) == ("one", DONE, "") and "failed by RecursionError" in error
+
+
 def test_an_error_before_all_else_is_an_answer_of_its_own() -> None:
     async def broken() -> AsyncGenerator[str]:
         await asyncio.sleep(0)

@@ -114,6 +114,9 @@ def test_a_text_may_be_some_contexts_long(http: httpx.Client) -> None:
     assert http.post("/tokenize", json={"prompt": "a" * 1024}).json()["count"] == 1024
     answer = http.post("/tokenize", json={"prompt": "a" * 1025})
     assert answer.status_code == 400 and "more than 1024 tokens" in answer.text
+    assert len(http.post("/detokenize", json={"tokens": [65] * 1024}).json()["prompt"]) == 1024
+    error = http.post("/detokenize", json={"tokens": [65] * 1025}).json()["error"]
+    assert error["code"] == 400 and error["param"] == "tokens"
 
 
 def test_refusals(http: httpx.Client) -> None:

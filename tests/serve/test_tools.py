@@ -362,6 +362,13 @@ def test_more_calls_than_are_asked_for(several: bool) -> None:
     assert put_together(deltas)[1] == expected
 
 
+@pytest.mark.parametrize("deep", [900, 100_000])
+def test_a_name_that_is_a_deep_list(deep: int) -> None:
+    """As a model that repeats itself writes it: no call."""
+    text = '<tool_call>{"name": ' + "[" * deep + "</tool_call>"
+    assert message(made("hermes"), text, False)["content"] == text
+
+
 def test_none_is_a_text(calling: Any, called: Any) -> None:
     [choice] = calling.chat.completions.create(
         model="toy", messages=SAID, tools=[TOOL], tool_choice="none"

@@ -246,8 +246,9 @@ class Limits:
 
 def base_url(placed: Mapping[str, Any]) -> str:
     """Where clients find a server. placed: its host and port, and the files for HTTPS, if any."""
-    secure = "s" if "ssl_certfile" in placed else ""
-    return f"http{secure}://{placed['host']}:{placed['port']}/v1"
+    secure, host = "s" if "ssl_certfile" in placed else "", placed["host"]
+    host = f"[{host}]" if ":" in host else host  # of IPv6
+    return f"http{secure}://{host}:{placed['port']}/v1"
 
 
 def _overriding(text: str) -> dict[str, Any]:

@@ -126,6 +126,8 @@ def _collection(value: Any, hints: Any) -> tuple[Any, ...]:
 
 def _mapping(value: Any, hints: Any) -> dict[Any, Any]:
     items = _having(value, isinstance(value, Mapping)).items()
+    if all((type(key), type(item)) == hints for key, item in items):
+        return dict(items)  # there may be many
     return {_convert(key, hints[0]): _convert(item, hints[1]) for key, item in items}
 
 

@@ -21,7 +21,7 @@ from foretoken.errors import ForetokenError, Overloaded
 from foretoken.serve.auth import ApiKeys
 from foretoken.serve.chat import chat
 from foretoken.serve.completions import completions
-from foretoken.serve.errors import FINAL, ApiError, response
+from foretoken.serve.errors import FINAL, ApiError, response, unexpected
 from foretoken.serve.limits import busy
 from foretoken.serve.metrics import CONTENT_TYPE
 from foretoken.serve.playground import playground
@@ -174,8 +174,7 @@ async def _gone(_request: Request, _error: Exception) -> Response:
 
 async def _bug(_: Request, error: Exception) -> Response:
     """What we didn't expect: the log has its traceback."""
-    message = f"The server failed by {type(error).__name__}; its log says where."
-    return response(ApiError(500, message, headers=FINAL))
+    return response(ApiError(500, unexpected(error), headers=FINAL))
 
 
 class Bugs:

@@ -31,7 +31,7 @@ async def chat(request: Request) -> Response:
     """Answers a conversation."""
     server: Server = request.app.state.server
     given = await server.read(request, ChatBody)
-    body = _with_choice(given, server.settings, server.tokenizer)
+    body = await asyncio.to_thread(_with_choice, given, server.settings, server.tokenizer)
     answering = await while_there(request, _submit(server, body))
     answer = _Answer(answering, body, given)
     silence = server.settings.keep_alive_interval

@@ -52,6 +52,11 @@ def response(error: ApiError) -> JSONResponse:
     return JSONResponse(told, error.status, error.headers)
 
 
+def unexpected(error: Exception) -> str:
+    """What a client is told of an error that nobody foresaw."""
+    return f"The server failed by {type(error).__name__}; its log says where."
+
+
 def failed(message: str) -> ApiError:
     """A request that was begun and has failed: it would fail again."""
     return ApiError(500, message, headers=FINAL)

@@ -34,6 +34,10 @@ MOST_SAMPLES = 128
 MOST_LOGPROBS = 20
 MOST_TEXTS = {"stop": 256, "bad_words": 10_000}
 """Texts of a request: each step of all requests looks for each, for stop strings token by token."""
+MOST_BIASES = 10_000
+"""Pairs of a `logit_bias`: each is looked at more than once before the request is queued."""
+MOST_TOOLS = 1024
+"""Functions of a request: each has a schema of its own."""
 MOST_CHARACTERS = 100_000
 """Of a request's bad words together: each is tokenized twice."""
 
@@ -45,6 +49,11 @@ def _with_one_wrong(given: Any) -> Any:
     wrong = (pair for pair in given.items() if not _is_bias(*pair))
     first = next(wrong, None)
     return given if first is None else dict([first])
+
+
+def _with_few_tools(given: Any) -> Any:
+    """No more than may be told of: the others are not looked at."""
+    return given[: MOST_TOOLS + 1] if isinstance(given, list) else given
 
 
 def _is_bias(token: str, value: Any) -> bool:
@@ -124,7 +133,9 @@ class Templated(Body):
     continue_final_message: bool = False
     chat_template_kwargs: dict[str, Any] = {}
     documents: Objects = []
-    tools: Annotated[list[Tool], Field(fail_fast=True)] = []
+    tools: Annotated[
+        list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS), BeforeValidator(_with_few_tools)
+    ] = []
 
 
 class StreamOptions(Part):
@@ -267,6 +278,9 @@ def params(
     None is up to the context. Raises `ApiError` for what is wrong or out of range."""
     given = body.model_dump(include=_SAMPLED, exclude_unset=True)
     bias = {int(token): value for token, value in given.pop("logit_bias", {}).items()}
+    if len(bias) > MOST_BIASES:
+        told = f"logit_bias has {len(bias):,} tokens; give at most {MOST_BIASES:,}."
+        raise ApiError(400, told, "logit_bias")
     if not given.get("allowed_token_ids", True):  # vLLM's empty list allows all
         del given["allowed_token_ids"]
     _shorten(given)

@@ -73,6 +73,11 @@ class Server:
         served."""
         given = await asyncio.to_thread(self.llm.encoded, prompt, params, self.context)
         check_length(given.ids, asked, self.context, self.opening, field)
+        most = given.params.max_tokens
+        if asked is None and most is not None:  # a default's: as many as there is room for
+            room = self.llm.llm.engine.target.budget.longest(self.context)
+            fits = max(1, room - len(self.opening or given.ids))
+            given = given._replace(params=replace(given.params, max_tokens=min(most, fits)))
         predicted = given.params.prediction
         if predicted is None or len(predicted) <= self.context:
             return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -66,6 +67,11 @@ class ServerSettings:
             raise ForetokenError(
                 "An API key has a line break, a letter outside of ASCII or a space at an end, so "
                 "that no client could send it; give it without."
+            )
+        if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", self.metrics_prefix):
+            raise ForetokenError(
+                f"The metrics' prefix is {shown(self.metrics_prefix)}; it must be a letter or _, "
+                "and letters, digits and _ after it."
             )
         if self.tool_call_parser is not None:
             format_named(self.tool_call_parser, ())

@@ -16,7 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from foretoken.async_llm import OutputStream
 from foretoken.engine.outputs import CompletionOutput, Logprob, RequestOutput
-from foretoken.serve.errors import ApiError, body, response
+from foretoken.serve.errors import ApiError, body, response, unexpected
 
 T = TypeVar("T")
 
@@ -123,9 +123,11 @@ class EventStream(Response):
             if not lines.begun:
                 await response(error)(scope, receive, send)
                 return
-            await lines.send(event(body(error.status, error.message)))
-            await lines.send(DONE)
-            await lines.end()
+            await lines.end_with(error.status, error.message)
+        except Exception as error:
+            if lines.begun:
+                await lines.end_with(500, unexpected(error))
+            raise
 
 
 class _Lines:
@@ -148,6 +150,12 @@ class _Lines:
         async with self._sending:
             await self._begin()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def end_with(self, status: int, message: str) -> None:
+        """End a stream that has begun with an error."""
+        await self.send(event(body(status, message)))
+        await self.send(DONE)
+        await self.end()
 
     async def _begin(self) -> None:
         if not self.begun:

@@ -58,7 +58,10 @@ async def detokenize(request: Request) -> Response:
     body = await server.read(request, DetokenizeBody)
     if server.tokenizer is None:
         raise ApiError(400, "The server has no tokenizer, and knows token ids only.")
-    size = server.vocab_size
+    size, most = server.vocab_size, _CONTEXTS * server.context
+    if len(body.tokens) > most:
+        told = f"There are more than {most} tokens, {_CONTEXTS} times the model's context"
+        raise ApiError(400, f"{told}; give them in parts.", "tokens")
     wrong = next((token for token in body.tokens if token >= size), None)
     if wrong is not None:
         raise ApiError(400, f"{wrong} is outside of the vocabulary of {size} tokens.", "tokens")

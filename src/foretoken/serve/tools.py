@@ -266,7 +266,7 @@ def _text(written: str) -> str | None:
     """A JSON string's text; None for another value."""
     try:
         value = json.loads(written)
-    except ValueError:
+    except (ValueError, RecursionError):  # of deep lists
         return None
     whole = isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
     return value if whole else None  # half a surrogate pair can't be sent
