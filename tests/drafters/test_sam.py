@@ -41,6 +41,9 @@ def test_references_stand_before_the_text() -> None:
     own.tokens += [4, 7]
     assert draft(drafter, own) == [8, 9]
     assert draft(drafter, sequence([9, 1, 2])) == []
+    huge = bound(Sam(draft_factor=1e308))  # as many as there are
+    own = sequence([9, 1, 2], references=[[1, 2, 3], [], [7, 8, 9, 1, 2, 5, 6, 4, 3]])
+    assert draft(huge, own)[:4] == [5, 6, 4, 3]
 
 
 def test_sam_chooses_by_match_length(tmp_path: Path) -> None:

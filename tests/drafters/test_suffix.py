@@ -88,6 +88,8 @@ def test_suffix_paths_and_trees() -> None:
     assert path.draft([sequence([1, 2, 1])], [0], None).counts == [0]
     offset = bound(Suffix(max_spec_factor=1, max_spec_offset=2, max_children=1))
     assert draft(offset, sequence(text)) == [3, 0, 1, 2]
+    huge = bound(Suffix(max_spec_factor=1e308, max_children=1))
+    assert draft(huge, sequence(text))[:4] == [3, 0, 1, 2]
 
 
 def test_references_are_copied_from() -> None:

@@ -75,7 +75,7 @@ class Sam(BaseDrafter):
         """Tokens, and the slots of their parents."""
         length, start = reader.automaton.repeat
         static = reader.match[1] - self.static_bias
-        nodes = max(0, min(most, int(self.draft_factor * max(length, static))))
+        nodes = max(0, int(min(most, self.draft_factor * max(length, static))))
         if self._corpus is not None and static > length:
             following, width = self._corpus.following, self.max_children
             return best_first(reader.match[0], following, nodes, width=width)[:2]

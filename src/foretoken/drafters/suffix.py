@@ -139,7 +139,7 @@ class Suffix(BaseDrafter):
         return best
 
     def _nodes(self, length: int, most: int) -> int:
-        return min(most, int(self.max_spec_factor * length + self.max_spec_offset))
+        return int(min(most, self.max_spec_factor * length + self.max_spec_offset))
 
     def _share(self, sequences: Seq[Sequence]) -> int:
         """Tokens that each one's tree may take in now; more than a step writes."""

@@ -204,6 +204,7 @@ def test_add_ideals() -> None:
 def test_without_costs() -> None:
     """Nothing is made up."""
     found = results(PLAIN, run("pld", 2.0, {"4": 9}), costs=None)
+    found["crossover"] = [{"method": "pld"}]  # of the first part, where several are merged
     ideal.add_ideals(found)
     assert found["runs"][1]["ideal"] is None
     assert "crossover" not in found

@@ -78,6 +78,7 @@ def test_a_pass_cut_anywhere_is_the_pass(shared: Pair) -> None:
     [
         ({"model_type": "gpt2"}, "its family 'gpt2'"),
         ({"quantization_config": {"bits": 4}}, "its weights are quantised"),
+        ({"is_heterogeneous": True}, "its layers differ in their numbers"),
         ({"rope_parameters": {"rope_type": "dynamic"}}, "depends on the length"),
         (
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},

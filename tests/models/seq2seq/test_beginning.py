@@ -43,9 +43,11 @@ def test_how_a_text_is_searched_for_is_left_to_the_request(
     file.write_text(json.dumps({**idle, "temperature": 0.5}))
     assert read_beginning(tmp_path, config()).opening == (4,)
     assert not caplog.text
-    file.write_text(json.dumps({**idle, "num_beams": 4, "no_repeat_ngram_size": 3}))
+    asked = {"num_beams": 4, "no_repeat_ngram_size": 3, "encoder_repetition_penalty": 1.3}
+    file.write_text(json.dumps({**idle, **asked}))
     assert read_beginning(tmp_path, config()).opening == (4,)
-    assert "asks for num_beams=4, no_repeat_ngram_size=3," in caplog.text
+    told = "num_beams=4, no_repeat_ngram_size=3, encoder_repetition_penalty=1.3,"
+    assert f"asks for {told}" in caplog.text
 
 
 @pytest.mark.parametrize(

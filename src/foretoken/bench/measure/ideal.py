@@ -62,6 +62,7 @@ def add_ideals(results: Results) -> None:
         plain = _baseline(results["runs"], run)
         if costs is not None and plain is not None and run["method"] in costs["drafts"]:
             _fill(run, plain, costs)
+    results.pop("crossover", None)  # of a part of what is merged
     crossing_points = crossovers(results["runs"], costs)
     if crossing_points:
         results["crossover"] = crossing_points

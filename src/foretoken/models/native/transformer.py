@@ -42,6 +42,8 @@ def unsupported(config: Any, trust_remote_code: bool = False) -> str | None:
         return "it runs by code that comes with it"
     if config.model_type not in block.FAMILIES:
         return f"its family {config.model_type!r} is not one of {', '.join(block.FAMILIES)}"
+    if getattr(config, "is_heterogeneous", False):
+        return "its layers differ in their numbers"
     if getattr(config, "quantization_config", None) is not None:
         return "its weights are quantised"
     if getattr(config, "text_config", None) is not None:

@@ -25,6 +25,9 @@ _DECODING = {
     "min_new_tokens": 0,
     "suppress_tokens": [],
     "begin_suppress_tokens": [],
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "sequence_bias": None,
 }
 """Settings of how a text is searched for or what it may hold -> with which nothing is changed."""
 
