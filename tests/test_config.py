@@ -64,6 +64,9 @@ def test_a_model_without_a_method_drafts(pair: Pair) -> None:
     assert build({"model": "mini-draft"}).name == "sps"
     with pytest.raises(ForetokenError, match=r"has \w+ and names no method"):
         build({"num_speculative_tokens": 3})
+    with pytest.raises(ForetokenError, match="has nothing and names no method"):
+        build({})  # None is who decodes plainly
+    assert isinstance(build(None).verifier, TargetOnly)
 
 
 def test_aliases_lead_somewhere() -> None:

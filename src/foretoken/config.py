@@ -127,7 +127,7 @@ def build(config: Mapping[str, Any] | None) -> BuiltMethod:
         raise ForetokenError(
             f'speculative_config is {shown(config)}; give a mapping, e.g. {{"method": "pld"}}.'
         )
-    given = resolve_tuned(config or {"method": BASELINE})
+    given = resolve_tuned({"method": BASELINE} if config is None else config)
     options = without_vllm_names(given, CONFIG_NAMES, "speculative_config")
     method, rule = options.pop("method", None), options.pop("verifier", None)
     if method is None:

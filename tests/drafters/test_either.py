@@ -91,6 +91,29 @@ def test_a_part_that_fails_is_left_and_tried_again(pair: Pair) -> None:
     assert output.stats.drafts < output.stats.passes  # neither pays
 
 
+def test_a_part_that_has_no_draft_is_left(pair: Pair) -> None:
+    """As a small model whose context has ended; one that was not asked is not."""
+    text = greedy_reference(pair.target, PROMPT, 80)
+    short, silent = Oracle({tuple(PROMPT): text}, 2), Counting(pair.draft)
+    silent.draft = (  # type: ignore[method-assign]
+        lambda sequences, *given: chains([[] for _ in sequences], torch.device("cpu"))
+    )
+    [alone] = serve(pair.target, short, TargetOnly(), [PROMPT], LONG)
+    both = Either([short, silent], level_cost=0.0)  # at first it promises more
+    [output] = serve(pair.target, both, Speculative(), [PROMPT], LONG)
+    assert output.token_ids == text[:60]
+    assert alone.stats.passes == 20 < output.stats.passes < 27
+    either, row = Either([short, silent]), Sequence.start(PROMPT, LONG)
+    for budget, tested in ((0, 0.0), (4, 1.0)):
+        either._choose([row], [budget], {})
+        for record in either._records(row):
+            record.used = True
+        scores = Scores(torch.empty(1, 0), torch.empty(1, 0), torch.empty(1, 0))
+        empty = chains([[]], torch.device("cpu"))
+        either._note(either._records(row), Step([0], [], 0, 0, empty, scores))
+        assert max(record.tested for record in either._records(row)) == tested
+
+
 @dataclass(eq=False)
 class Starting(Oracle):
     """Drafts the text only after a step that took its draft: the first one is an auxiliary node."""

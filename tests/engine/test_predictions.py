@@ -272,3 +272,14 @@ def test_what_is_given(pair: Pair) -> None:
         SamplingParams(prediction=3)  # type: ignore[arg-type]
     with pytest.raises(ForetokenError, match="takes a prediction as token ids"):
         engine_of(pair, Nothing()).add([1], replace(GREEDY, prediction="a"))
+
+
+def test_a_prediction_is_nobodys_choice() -> None:
+    """The passes that it drafted for are not counted as the drafter's."""
+    llm = LLM("mini", speculative_config={"method": "auto", "model": "mini-draft"})
+    params = SamplingParams(temperature=0, max_tokens=20)
+    [plain] = llm.generate("Tell me", params)
+    assert sum(plain.stats.chosen.values()) == plain.stats.passes
+    params = replace(params, prediction=plain.outputs[0].text)
+    [output] = llm.generate("Tell me", params)
+    assert output.stats.accepted_prediction_tokens > 10 and not output.stats.chosen

@@ -97,6 +97,9 @@ def test_every_number_is_added_and_taken_out() -> None:
     both.add(one)
     assert [getattr(both, name) for name in names] == [2 * n for n in range(1, len(names) + 1)]
     both.remove(one)
+    both.remove(one)
+    assert dict(both.chosen) == {}  # as if it had never been
+    both.add(one)
     assert both == one and len(names) == len(fields(AcceptanceStats)) - len(lists)
 
 

@@ -36,13 +36,15 @@ _CHOSEN = frozenset({Kind.CHOSEN, Kind.AUXILIARY})
 class _Record:
     """One part's results in one sequence. accepted, tested: tokens, older ones weighing less;
     barren: drafts of auxiliary nodes alone that were taken, older ones weighing less; depth: of its
-    last other draft; used: whether the last step took its draft."""
+    last other draft; used: whether the last step took its draft; asked: whether a draft was asked
+    of it that it may not have had."""
 
     accepted: float = 0.0
     tested: float = 0.0
     barren: float = 0.0
     depth: int = 4
     used: bool = False
+    asked: bool = False
 
 
 @dataclass(eq=False)
@@ -99,6 +101,7 @@ class Either(Wrapper):
             if max(speeds) >= 1:
                 best = speeds.index(max(speeds))
                 records[best].used = True
+                records[best].asked = best not in known and budgets[row] > 0
                 rows_of.setdefault(best, []).append(row)
         return rows_of
 
@@ -145,4 +148,6 @@ class Either(Wrapper):
                 record.accepted += len(step.path)
                 record.tested += len(step.path) + refused(step)
                 record.barren += not depth
-            record.used = False
+            elif record.used and record.asked:
+                record.tested += 1  # it had none: as if its first token had been refused
+            record.used = record.asked = False

@@ -332,7 +332,7 @@ class Engine:
         copied = done.row in self._drafts.rows
         for stats in (request.stats, self.stats):
             stats.record(emitted, drafted, accepted, depth, min(done.strayed, accepted), copied)
-            if self.drafter.chose:
+            if self.drafter.chose and not copied:
                 stats.chosen[str(self.drafter.chose[done.row])] += 1
         request.note_time()
 

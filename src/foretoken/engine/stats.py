@@ -73,6 +73,7 @@ class AcceptanceStats:
     def remove(self, other: AcceptanceStats) -> None:
         """Take another's totals, which were counted here, out of these."""
         self._combine(other, -1)
+        self.chosen = +self.chosen  # without zeros
         while self.drafted_at and not self.drafted_at[-1]:  # no draft that is left went as deep
             self.drafted_at.pop()
             self.accepted_at.pop()

@@ -78,7 +78,7 @@ def _in_turn(plan: Plan, tokens: list[int]) -> list[float]:
     return chances
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16)  # an entry may have a megabyte, and distributions seldom come again
 def _solve(p: tuple[float, ...], q: tuple[float, ...], count: int) -> tuple[Plan, list[float]]:
     """The best plan for `count` draws, and what it leaves of p."""
     if len(q) ** count > _MAX_TUPLES:
