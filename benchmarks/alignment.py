@@ -5,11 +5,12 @@ weights: one on the answers of a file (nll, plain text), one on the target's dis
 own answers to the same prompts, greedy and at temperature 1 (distilled). A third is trained on
 plain text for --begin steps; from it each arm continues for --steps more, every objective over
 every source of text. Steps have equally many rows, of which more or fewer tokens are learned, by
-how long answers are: the record has their number. The last weights are served. From the distilled
-one two continue: one learns what it misses (with it a boost-tuned pair), and one learns as before
-(a pair to compare with). Each serves the prompts of --suite at temperatures 0 and 1, there with
---samples answers to each, four tokens a draft; prompts whose plain greedy answer loops are left
-out. Intervals are of ratios, paired over prompts, 95 %.
+how long answers are: the record has their number. The last weights count. From the distilled one
+two continue: one learns what it misses (with it a boost-tuned pair), and one learns as before (a
+pair to compare with). What each accepts, four tokens a draft, is counted along the target's answers
+to the prompts of --suite, greedy and --samples to each at temperature 1; prompts whose greedy
+answer loops are left out. The distilled one and the boost-tuned pair serve them as well, which is
+to come to the same. Intervals are of ratios, paired over prompts, 95 %.
 
 Resumes from WORK after an interruption, and adds further arms to those there; other settings than
 WORK was begun with are refused. Example:
@@ -29,7 +30,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lengths import WRITTEN, Counts, compared, served, telling
+from counted import Along, written
+from lengths import WRITTEN, Counts, compared, served
 from page_tables import alignment_tables
 from shared import options, save
 
@@ -52,6 +54,7 @@ SECOND, FURTHER = "second, on what it misses", "second, as before"
 BOOSTED, BESIDE = "boost-tuned pair", "pair with the other second"
 DRAFTED = 4
 TEMPERATURES = (0.0, 1.0)
+AGREE = 0.05  # what is counted with what is served
 NUMBERS = (
     "hidden_size",
     "intermediate_size",
@@ -105,7 +108,7 @@ def recipe(given: Namespace, steps: int, objective: str, shape: Mapping[str, Any
             "objective": {objective: 1.0},
             "own_every": given.own_every,
             "own_texts": given.own_texts,
-            "held": 32,
+            "held": 8,  # nothing depends on them
             "temperature": given.temperature,
             "max_tokens": given.max_tokens,
         },
@@ -153,8 +156,11 @@ class Bench:
         count = min(given.limit, len(self.asked))
         self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
         self.suite = find_suite(given.suite)
-        served = self.suite.round_robin(given.prompts)
-        self.keep = telling(given.model, served, given.max_tokens)
+        asked = self.suite.round_robin(given.prompts)
+        samples, most = {0.0: 1, 1.0: given.samples}, given.max_tokens
+        texts = written(given.model, asked, samples, most, given.work / "answers.json")
+        self.keep = [prompt for prompt in asked if prompt.id in texts["0.0"]]
+        self.along = Along(given.model, texts, most, DRAFTED)
 
     def trained(
         self,
@@ -195,19 +201,25 @@ class Bench:
         )
         return out
 
-    def served(self, name: str, config: Mapping[str, Any]) -> dict[str, Counts]:
-        """Temperature -> counts of each prompt."""
+    def counted(self, name: str, *folders: Path) -> dict[str, Counts]:
+        """Temperature -> counts of each prompt, where these draft together."""
         path = self.given.work / f"{file_name(name)}.json"
         if not path.exists():
-            samples = {0.0: 1, 1.0: self.given.samples}
-            results = {
-                str(t): served(
-                    self.given.model, config, t, self.keep, samples[t], self.given.max_tokens
-                )
-                for t in TEMPERATURES
-            }
-            write_file(path, json.dumps(results))
+            write_file(path, json.dumps(self.along.counts(folders)))
         loaded: dict[str, Counts] = json.loads(path.read_text())
+        return loaded
+
+    def served(self, name: str, config: Mapping[str, Any]) -> dict[str, float]:
+        """Temperature -> the mean acceptance length of serving, as a check of what is counted."""
+        path = self.given.work / f"{file_name(name)}-served.json"
+        if not path.exists():
+            given, lengths = self.given, {}
+            for t, samples in ((0.0, 1), (1.0, given.samples)):
+                counts = served(given.model, config, t, self.keep, samples, given.max_tokens)
+                tokens, passes = (sum(each[i] for each in counts.values()) for i in (0, 1))
+                lengths[str(t)] = tokens / passes
+            write_file(path, json.dumps(lengths))
+        loaded: dict[str, float] = json.loads(path.read_text())
         return loaded
 
     def learned(self, name: str) -> float:
@@ -236,14 +248,14 @@ def measure(given: Namespace) -> dict[str, Any]:
         PLAIN: bench.trained(PLAIN, given.whole, "fixed", "nll", shape),
         DISTILLED: bench.trained(DISTILLED, *how, shape),
     }
-    counts = {name: bench.served(name, chain(folder)) for name, folder in learnt.items()}
+    counts = {name: bench.counted(name, folder) for name, folder in learnt.items()}
     start = {"model": str(bench.trained("begun", given.begin, "fixed", "nll", shape))}
     wanted = known_arms(given)
     with track("Arms", len(wanted), True) as advance:
         for name in wanted:
             objective, source = name.split(", ")
             folder = bench.trained(name, given.steps, source, objective, start)
-            counts[name] = bench.served(name, chain(folder))
+            counts[name] = bench.counted(name, folder)
             advance()
     return {
         "prompts": len(keep),
@@ -271,7 +283,7 @@ def measure(given: Namespace) -> dict[str, Any]:
         "distilled_from": given.distilled_from,
         "from_nothing": {name: both(counts[PLAIN], counts[name], keep) for name in learnt},
         "arms": {name: both(counts[FIRST], counts[name], keep) for name in wanted},
-        "pairs": pairs(bench, learnt[DISTILLED], counts[DISTILLED]),
+        **pairs(bench, learnt[DISTILLED], counts[DISTILLED]),
     }
 
 
@@ -289,16 +301,17 @@ def counted(of: dict[str, Counts], keep: Sequence[Prompt]) -> dict[str, int]:
 
 
 def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]:
-    """The distilled one compared with each of two trained on from it."""
+    """The distilled one compared with each of two trained on from it; and it and the boost-tuned
+    pair as they serve."""
     given, start = bench.given, {"model": str(first)}
     how = (given.steps, given.distilled_from, given.distilled_by, start)
     second = bench.trained("second", *how, after=(first,))
     further = bench.trained("further", *how)
-    one, two = bench.served("second", chain(second)), bench.served("further", chain(further))
-    pair = bench.served("pair", merged([first, second], DRAFTED))
-    other = bench.served("other pair", merged([first, further], DRAFTED))
+    one, two = bench.counted("second", second), bench.counted("further", further)
+    pair = bench.counted("pair", first, second)
+    other = bench.counted("other pair", first, further)
     keep = bench.keep
-    return {
+    compared_with = {
         SECOND: both(alone, one, keep),
         FURTHER: both(alone, two, keep),
         BESIDE: both(alone, other, keep),
@@ -306,10 +319,12 @@ def pairs(bench: Bench, first: Path, alone: dict[str, Counts]) -> dict[str, Any]
         f"{BOOSTED}, to its second": both(one, pair, keep),
         f"{BOOSTED}, to the other pair": both(other, pair, keep),
     }
-
-
-def chain(folder: Path) -> dict[str, Any]:
-    return {"method": "sps", "model": str(folder), "num_speculative_tokens": DRAFTED}
+    chain = {"method": "sps", "model": str(first), "num_speculative_tokens": DRAFTED}
+    as_served = {
+        DISTILLED: bench.served(DISTILLED, chain),
+        BOOSTED: bench.served("pair", merged([first, second], DRAFTED)),
+    }
+    return {"pairs": compared_with, "served": as_served}
 
 
 def page(results: Mapping[str, Any]) -> list[str]:
@@ -329,6 +344,12 @@ def failures(results: Mapping[str, Any]) -> list[str]:
             low = results["pairs"][name][temperature]["interval"][0]
             if low <= 1:
                 bad.append(f"T = {temperature}: the interval of {name} begins at {low:.3f}")
+    rows = {**results["from_nothing"], **results["pairs"]}
+    for name, lengths in results.get("served", {}).items():
+        for temperature, length in lengths.items():
+            counted = rows[name][temperature]["length"]
+            if abs(counted / length - 1) > AGREE:
+                bad.append(f"T = {temperature}: {name} is {counted:.3f}, served {length:.3f}")
     return bad
 
 

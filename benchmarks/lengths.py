@@ -21,11 +21,11 @@ WRITTEN = 64
 _TOGETHER = 32  # sequences in a batch: passes are counted, not timed
 LENGTH = "mean acceptance length"
 
-Counts = dict[str, list[int]]
+Counts = dict[str, list[float]]
 """Prompt -> tokens and passes."""
 
 
-def _served(
+def answers(
     model: str,
     config: Mapping[str, Any] | None,
     temperature: float,
@@ -58,7 +58,7 @@ def served(
     max_tokens: int = WRITTEN,
 ) -> Counts:
     """What serving each prompt by a method took. samples: answers to each."""
-    outs = _served(model, config, temperature, asked, samples, max_tokens)
+    outs = answers(model, config, temperature, asked, samples, max_tokens)
     return {
         key: [sum(out.stats.tokens for out in each), sum(out.stats.passes for out in each)]
         for key, each in outs.items()
@@ -67,7 +67,7 @@ def served(
 
 def telling(model: str, asked: Sequence[Prompt], max_tokens: int = WRITTEN) -> list[Prompt]:
     """The prompts whose plain greedy answers do not loop."""
-    outs = _served(model, None, 0.0, asked, max_tokens=max_tokens)
+    outs = answers(model, None, 0.0, asked, max_tokens=max_tokens)
     return [p for p in asked if p.id in outs and distinct_4(outs[p.id][0].token_ids) >= DISTINCT_4]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
@@ -35,6 +34,7 @@ from foretoken.bench.remote import address
 from foretoken.bench.remote.openai import Endpoint
 from foretoken.bench.remote.runner import RemoteRunner
 from foretoken.bench.report.samples import read_answers
+from foretoken.bench.run.order import Order
 from foretoken.bench.run.summary import summarize
 from foretoken.bench.suites.suite import Prompt, Suite
 from foretoken.cli.commands import app
@@ -434,13 +434,15 @@ def test_servers_take_turns() -> None:
     """In each setting: whoever was asked first is asked last the next time."""
     runner = RemoteRunner.__new__(RemoteRunner)
     fake: Any = runner
-    fake.servers, fake.plan, fake._served = {BASELINE: 0, "server": 0}, plan(repeats=2), Counter()
+    fake.servers, fake.plan, fake._order = {BASELINE: 0, "server": 0}, plan(repeats=2), Order()
     asked = list[str]()
     fake._group = lambda label, requests: (asked.append(label), [])[1]
     some: Any = {(BASELINE, "1"): None, ("server", "1"): None}
     for turn in (0, 1):
-        runner._repeats((0.0, 1, turn), some)
-    assert asked == ["server", BASELINE, BASELINE, "server"] * 2
+        runner._repeats(Unit((PROMPT,), 1, 0.0), turn, some)
+    first, second = asked[:2]
+    assert {first, second} == {BASELINE, "server"}
+    assert asked == [first, second, second, first] * 2
 
 
 def test_who_counted_the_measured_servers_tokens() -> None:

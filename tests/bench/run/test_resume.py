@@ -136,6 +136,17 @@ def test_a_full_disk(whole: Path, tmp_path: Path, monkeypatch: Any) -> None:
     assert again.resume(0, [[answer(id="a").key]]) == 1 and len(again.answers) == 1
 
 
+def test_answers_of_later_targets_stay(tmp_path: Path) -> None:
+    """Where an earlier one's results are gone, and its units are all there."""
+    both = [answer(id="a"), answer(id="a", target="other")]
+    Samples(tmp_path).add(both)
+    before = (tmp_path / "samples.jsonl").read_bytes()
+    (tmp_path / "samples.jsonl").write_bytes(before + b'{"torn')
+    samples = Samples(tmp_path)
+    assert samples.resume(0, [[both[0].key]]) == 1
+    assert samples.answers == both and samples.path.read_bytes() == before
+
+
 def test_another_answer_in_a_units_place_is_named(whole: Path, tmp_path: Path) -> None:
     """Lines in another order are not resumed."""
     data = (whole / "samples.jsonl").read_bytes().splitlines(keepends=True)

@@ -103,12 +103,6 @@ def test_later_turns_follow_plain_decoding(checkpoints: Pair) -> None:
             assert (other.sameness is not None) == claimed
 
 
-def test_methods_take_turns(runner: Runner) -> None:
-    """No method is always first: three repeats begin with three methods."""
-    firsts = {runner._order((0.5, 1, 0))[0] for _ in runner.labels}
-    assert firsts == set(runner.labels)
-
-
 def test_no_cell_has_a_first_method_of_its_own(
     checkpoints: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

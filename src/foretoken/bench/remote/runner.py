@@ -8,7 +8,6 @@ with, and no speedup.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.remote.counters import Acceptance, acceptance_between
 from foretoken.bench.remote.openai import Endpoint, Message, Reply
 from foretoken.bench.run.answers import Question, median_repeat
+from foretoken.bench.run.order import Order
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.engine.prompts import text_ids
 from foretoken.errors import ForetokenError
@@ -66,7 +66,7 @@ class RemoteRunner:
             "backend": "openai",
             "server": server.root,
         }
-        self._served = Counter[tuple[float, int, int]]()  # temperature, batch size and turn
+        self._order = Order()
 
     @property
     def labels(self) -> list[str]:
@@ -116,7 +116,7 @@ class RemoteRunner:
                 for one in self._asked(label, unit, turn, earlier, self.plan.max_tokens)
             }
             live = {key: one for key, one in asked.items() if key not in over}
-            served = self._repeats((unit.temperature, unit.batch_size, turn), live)
+            served = self._repeats(unit, turn, live)
             over |= self._ended(served)
             for key, one in asked.items():
                 answer = one.question.failed(over[key]) if key in over else served[key]
@@ -155,14 +155,12 @@ class RemoteRunner:
         return requests
 
     def _repeats(
-        self, kind: tuple[float, int, int], asked: Mapping[Conversation, Request]
+        self, unit: Unit, turn: int, asked: Mapping[Conversation, Request]
     ) -> dict[Conversation, Answer]:
         """Each server's answers, those of its median repeat; the servers take turns."""
         tries: dict[str, list[list[Answer]]] = {label: [] for label, _ in asked}
         for _ in range(self.plan.repeats):
-            self._served[kind] += 1
-            order = sorted(tries, key=self.labels.index, reverse=bool(self._served[kind] % 2))
-            for label in order:
+            for label in self._order.of(list(tries), unit, turn):
                 requests = [one for (other, _), one in asked.items() if other == label]
                 tries[label].append(self._group(label, requests))
         chosen = [answer for repeats in tries.values() for answer in median_repeat(repeats)]

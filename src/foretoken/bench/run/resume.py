@@ -104,8 +104,8 @@ class Samples:
     def resume(self, first: int, units: Seq[Seq[Key]]) -> int:
         """How many of the units are complete, from the answer number `first` on.
 
-        What follows them is cut off. Raises `ForetokenError` where a unit's place has another
-        answer.
+        What is left of an incomplete one is cut off; other targets' answers, after those of all
+        units, stay. Raises `ForetokenError` where a unit's place has another answer.
         """
         at, done = first, 0
         for keys in units:
@@ -119,7 +119,7 @@ class Samples:
             if len(written) < len(keys):
                 break
             at, done = at + len(keys), done + 1
-        self._cut(at)
+        self._cut(at if done < len(units) else len(self.answers))
         return done
 
     def _cut(self, count: int) -> None:

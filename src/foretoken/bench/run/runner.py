@@ -9,7 +9,6 @@ same prompt.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
@@ -25,6 +24,7 @@ from foretoken.bench.measure.scores import score
 from foretoken.bench.plan import Plan, Unit, seed_of
 from foretoken.bench.record import BASELINE, Answer, Target
 from foretoken.bench.run.answers import GroupUsage, Question, answers, median_repeat
+from foretoken.bench.run.order import Order
 from foretoken.bench.suites import vicuna
 from foretoken.bench.suites.suite import LEAST_ROOM, Prompt, room_left
 from foretoken.drafters.online import Online
@@ -73,7 +73,7 @@ class Runner:
                 self._add(label)
         device = self.plain.model.device
         self._memory, self._energy = PeakMemory(device), Energy(device)
-        self._served = Counter[tuple[float, int, int]]()  # temperature, batch size and turn
+        self._order = Order()
 
     def add(self, label: str, config: Mapping[str, Any]) -> None:
         """One more method, by its `speculative_config`; where the plan is lenient, one that the
@@ -176,7 +176,7 @@ class Runner:
                 label: [q for q in questions if (label, q.prompt.id) not in failures]
                 for label, questions in asked.items()
             }
-            served = self._repeats((unit.temperature, unit.batch_size, turn), live)
+            served = self._repeats(unit, turn, live)
             self._rate(live, served)
             answered = {(label, a.id): a for label, own in served.items() for a in own}
             for key, answer in answered.items():
@@ -218,20 +218,14 @@ class Runner:
         return min(self.plan.max_tokens, prompt.max_tokens or self.plan.max_tokens)
 
     def _repeats(
-        self, kind: tuple[float, int, int], asked: Mapping[str, list[Question]]
+        self, unit: Unit, turn: int, asked: Mapping[str, list[Question]]
     ) -> dict[str, list[Answer]]:
         """Each method's answers: those of its median repeat."""
         tries: dict[str, list[list[Answer]]] = {label: [] for label in asked}
         for _ in range(self.plan.repeats):
-            for label in self._order(kind):
+            for label in self._order.of(self.labels, unit, turn):
                 tries[label].append(self._generate(label, asked[label]))
         return {label: median_repeat(repeats) for label, repeats in tries.items()}
-
-    def _order(self, kind: tuple[float, int, int]) -> list[str]:
-        """The methods, of each temperature, batch size and turn another one first each time."""
-        self._served[kind] += 1
-        at = self._served[kind] % len(self.llms)
-        return [*self.labels[at:], *self.labels[:at]]
 
     def _generate(self, label: str, asked: list[Question]) -> list[Answer]:
         """One group's answers by one method."""
