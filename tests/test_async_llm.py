@@ -213,6 +213,35 @@ def test_abort_by_name_and_by_number(llm: LLM) -> None:
         assert 0 < len(output.token_ids) < 200
 
 
+def test_abort_while_a_prompt_is_read(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request ends as it is queued; another one, of another name or none, goes on."""
+    front, begun, go_on = AsyncLLM(llm), threading.Semaphore(0), threading.Event()
+    encoded = front.encoded
+
+    def held_up(prompt: Any, params: SamplingParams) -> Any:
+        begun.release()
+        assert go_on.wait(20)
+        return encoded(prompt, params)
+
+    monkeypatch.setattr(front, "encoded", held_up)
+
+    async def last(name: str | None, params: SamplingParams) -> RequestOutput:
+        return [output async for output in front.generate("ab", params, name)][-1]
+
+    async def ask() -> list[RequestOutput]:
+        asked = [("mine", LONG), ("other", SHORT), (None, SHORT)]
+        tasks = [asyncio.create_task(last(*each)) for each in asked]
+        for _ in tasks:
+            assert await asyncio.to_thread(begun.acquire, timeout=20)
+        await front.abort("mine")
+        go_on.set()
+        return await asyncio.gather(*tasks)
+
+    mine, *others = asyncio.run(ask())
+    assert mine.outputs[0].finish_reason == "cancelled" and len(mine.token_ids) < 200
+    assert all(len(output.token_ids) == 12 for output in others)
+
+
 def test_aborting_nothing(llm: LLM) -> None:
     asyncio.run(AsyncLLM(llm).abort("nobody"))
 

@@ -12,6 +12,7 @@ import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Hashable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -67,6 +68,7 @@ class AsyncLLM:
             )
         self.llm = model if isinstance(model, LLM) else LLM(model, **options)
         self._streams: dict[Hashable, OutputStream] = {}
+        self._read: list[_Reading] = []
         self._changing = threading.Lock()
 
     def __repr__(self) -> str:
@@ -125,9 +127,18 @@ class AsyncLLM:
         params = SamplingParams() if sampling_params is None else sampling_params
         if not isinstance(params, SamplingParams):
             raise ForetokenError(f"sampling_params is {shown(params)}; give SamplingParams(…).")
-        given = await asyncio.to_thread(self.encoded, prompt, params)
-        stream = OutputStream(self, given, request_id, observer, since)
-        await stream.begin()
+        reading = _Reading(request_id)
+        with self._changing:
+            self._read.append(reading)
+        try:
+            given = await asyncio.to_thread(self.encoded, prompt, params)
+            stream = OutputStream(self, given, request_id, observer, since)
+            await stream.begin()
+        finally:
+            with self._changing:
+                self._read.remove(reading)
+        if reading.aborted:
+            await stream.abort()
         return stream
 
     def encoded(
@@ -143,6 +154,8 @@ class AsyncLLM:
         `request_id`: its last output says "cancelled". Nothing happens where there is none."""
         with self._changing:
             streams = list(self._streams.values())
+            for reading in self._read:
+                reading.aborted |= reading.name is not None and reading.name == request_id
         for stream in streams:
             if request_id in (stream.name, stream.number):
                 await stream.abort()
@@ -174,6 +187,14 @@ class AsyncLLM:
         with self._changing:
             if self._streams.get(stream.key) is stream:  # else one that has taken its name
                 del self._streams[stream.key]
+
+
+@dataclass(eq=False)
+class _Reading:
+    """A request whose prompt is being read, and that is queued after that."""
+
+    name: str | None
+    aborted: bool = False
 
 
 class OutputStream:
