@@ -165,7 +165,7 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         raise ForetokenError(
             "The engine takes bad_words as token ids; tokenize them, or use LLM.generate."
         )
-    lists = {
+    lists: dict[str, Any] = {
         "logit_bias": params.logit_bias,
         "allowed_token_ids": params.allowed_token_ids,
         "bad_token_ids": params.bad_token_ids,
@@ -174,13 +174,13 @@ def _check_ids(target: Target, params: SamplingParams) -> None:
         "references": [token for text in params.references for token in text],
         "prediction": params.prediction,
     }
-    for name, ids in lists.items():
-        for token in ids or ():
-            if not 0 <= int(token) < target.vocab_size:
-                raise ForetokenError(
-                    f"Token id {shown(token)} of {name} is outside the vocabulary of "
-                    f"{target.vocab_size}; use ids from the target's tokenizer."
-                )
+    for name, ids in lists.items():  # by min and max, as all requests wait for this thread
+        if ids and not 0 <= min(ids) <= max(ids) < target.vocab_size:
+            wrong = next(token for token in ids if not 0 <= token < target.vocab_size)
+            raise ForetokenError(
+                f"Token id {shown(wrong)} of {name} is outside the vocabulary of "
+                f"{target.vocab_size}; use ids from the target's tokenizer."
+            )
     bad, allowed = {*(params.bad_token_ids or ())}, params.allowed_token_ids
     if len(bad) == target.vocab_size or bad.issuperset(allowed or [-1]):
         raise ForetokenError(
