@@ -11,6 +11,7 @@ from torch import nn
 from foretoken.drafters.medusa import MedusaHeads
 from foretoken.drafters.mlp_speculator import MlpSpeculatorStages
 from foretoken.drafters.specdec import SpecDecModel
+from foretoken.train import muon
 from foretoken.train.muon import Muon, alike, optimizers_for, orthogonal, precision
 from foretoken.train.recipe import Recipe
 from foretoken.trainable.checkpoint import Facts, Trained
@@ -34,6 +35,21 @@ def test_updates_are_orthogonal() -> None:
     for shape in ((24, 60), (60, 24)):
         values = torch.linalg.svdvals(orthogonal(torch.randn(shape)))
         assert float(values.min()) > 0.6 and float(values.max()) < 1.3
+
+
+@pytest.mark.parametrize("shape", [(24, 60), (60, 24), (3, 24, 60)], ids=str)
+def test_rounds_on_the_gram_matrix_are_the_rounds(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For singular values that are spread over four orders of magnitude, too."""
+    monkeypatch.setattr(muon, "precision", lambda device: torch.float32)
+    left, values, right = torch.linalg.svd(torch.randn(shape), full_matrices=False)
+    matrix = left * torch.logspace(0, -4, values.shape[-1]) @ right
+    found = orthogonal(matrix)
+    monkeypatch.setattr(muon, "WIDE", 99)
+    assert torch.allclose(found, orthogonal(matrix), atol=2e-4)
+    monkeypatch.setattr(muon, "QUINTIC", (3.4, -4.775, 2.0315))
+    assert not torch.allclose(found, orthogonal(matrix), atol=2e-3)
 
 
 def test_matrices_between_states_are_its_own() -> None:

@@ -5,8 +5,10 @@ Nesterov momentum of 0.95 by `lerp`, five Newton-Schulz rounds with the coeffici
 updates scaled by max(1, rows / columns)^0.5, decoupled weight decay, and AdamW for embeddings,
 heads and vectors. The scale that matches AdamW's RMS (Liu et al. 2025, Muon is Scalable for LLM
 Training) is not used. Departures: rounds run in float32 where the machine has no bfloat16 products,
-which torch's own Muon always uses and a CPU then emulates, fifty times slower; the norm that a
-matrix is divided by is at least 1e-7, where that is added to it there.
+which torch's own Muon always uses and a CPU then emulates, fifty times slower; of a matrix that is
+much wider than high they run there on its Gram matrix, which takes half the products (bfloat16
+would lose the small singular values, which are squared in it); the norm that a matrix is divided by
+is at least 1e-7, where that is added to it there.
 
 Matrices of one shape are updated together, as a GPU spends more time on starting a small product
 than on the product. A matrix whose rows are shared out over processes is gathered for its update,
@@ -28,6 +30,7 @@ from foretoken.trainable.checkpoint import Trained
 
 QUINTIC = (3.4445, -4.775, 2.0315)  # Jordan et al.: steep at zero, then within 0.3 of one
 ROUNDS = 5
+WIDE = 2  # columns by rows from which on rounds on the Gram matrix take fewer products
 TOGETHER = 2**24  # numbers of the matrices that are updated together, at most
 
 
@@ -45,13 +48,44 @@ def orthogonal(x: Tensor) -> Tensor:
     wide: Tensor = x if x.shape[-2] <= x.shape[-1] else x.mT
     wide = wide.to(precision(x.device.type))
     wide = wide / torch.linalg.vector_norm(wide, dim=(-2, -1), keepdim=True).clamp(min=1e-7)
-    a, b, c = QUINTIC
-    for _ in range(ROUNDS):
-        gram = wide @ wide.mT
-        add = torch.addmm if x.dim() == 2 else torch.baddbmm
-        wide = a * wide + add(gram, gram, gram, beta=b, alpha=c) @ wide
+    by_gram = wide.dtype == torch.float32 and wide.shape[-1] >= WIDE * wide.shape[-2]
+    wide = _factor(wide @ wide.mT) @ wide if by_gram else _rounds(wide)
     result: Tensor = wide if x.shape[-2] <= x.shape[-1] else wide.mT
     return result.to(x.dtype)
+
+
+def _rounds(wide: Tensor) -> Tensor:
+    """[..., R, C] after all rounds."""
+    a, b, c = QUINTIC
+    for _ in range(ROUNDS):
+        wide = a * wide + _quadratic(wide @ wide.mT, b, c) @ wide
+    return wide
+
+
+def _factor(gram: Tensor) -> Tensor:
+    """[..., R, R] what all rounds together multiply a matrix by, from its Gram matrix: a round's
+    factor is a polynomial of the Gram matrix, with which it commutes, so the next one's Gram matrix
+    is known without the matrix."""
+    product = factor = _one(gram)
+    for _ in range(ROUNDS - 1):
+        gram = factor @ gram @ factor
+        factor = _one(gram)
+        product = factor @ product
+    return product
+
+
+def _one(gram: Tensor) -> Tensor:
+    """What one round multiplies a matrix by."""
+    a, b, c = QUINTIC
+    factor = _quadratic(gram, b, c)
+    factor.diagonal(dim1=-2, dim2=-1).add_(a)
+    return factor
+
+
+def _quadratic(gram: Tensor, b: float, c: float) -> Tensor:
+    """b times it and c times its square."""
+    add = torch.addmm if gram.dim() == 2 else torch.baddbmm
+    return add(gram, gram, gram, beta=b, alpha=c)
 
 
 def alike(params: Iterable[Tensor]) -> Iterator[list[Tensor]]:
