@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Iterator
@@ -240,6 +241,22 @@ def test_abort_while_a_prompt_is_read(llm: LLM, monkeypatch: pytest.MonkeyPatch)
     mine, *others = asyncio.run(ask())
     assert mine.outputs[0].finish_reason == "cancelled" and len(mine.token_ids) < 200
     assert all(len(output.token_ids) == 12 for output in others)
+
+
+def test_a_stream_that_nobody_reads(llm: LLM) -> None:
+    """It is written to its end, and then forgotten, with its name."""
+    front = AsyncLLM(llm)
+
+    async def ask() -> None:
+        for _ in range(2):
+            await front.submit("ab", SHORT, "mine")
+            await front.submit("ab", SHORT)
+            while busy(llm):
+                await asyncio.sleep(0.001)
+            gc.collect()
+            assert not front._streams and front.load == (0, 0)
+
+    asyncio.run(ask())
 
 
 def test_aborting_nothing(llm: LLM) -> None:

@@ -33,3 +33,15 @@ def test_a_cluster_that_does_not_answer() -> None:
     with pytest.raises(ForetokenError, match=r"127\.0\.0\.1:1 "), cluster("127.0.0.1:1"):
         pass
     assert time.monotonic() - began < 20
+
+
+def test_a_cluster_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is too busy Ray raises a bare exception."""
+    ray = pytest.importorskip("ray")
+
+    def late(*given: object, **options: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(ForetokenError, match="here didn't start: The current"), cluster():
+        pass

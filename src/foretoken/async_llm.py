@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from foretoken.engine import prompts as reader
 from foretoken.engine.conversations import Messages
@@ -67,7 +68,8 @@ class AsyncLLM:
                 "give it to LLM."
             )
         self.llm = model if isinstance(model, LLM) else LLM(model, **options)
-        self._streams: dict[Hashable, OutputStream] = {}
+        # One that is written to its end and that nobody holds any more will not be read.
+        self._streams: WeakValueDictionary[Hashable, OutputStream] = WeakValueDictionary()
         self._read: list[_Reading] = []
         self._changing = threading.Lock()
 
@@ -212,7 +214,7 @@ class OutputStream:
         arrived: float,
     ) -> None:
         self.name, self._arrived = name, arrived
-        self.key: Hashable = self if name is None else name
+        self.key: Hashable = object() if name is None else name
         self._owner, self._given, self._observer = owner, given, observer
         self._newest = _Newest(asyncio.get_running_loop())
         self._shown = Streamed(owner.llm.tokenizer, given.params)

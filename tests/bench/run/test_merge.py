@@ -86,6 +86,15 @@ def test_machines_of_shards_are_named(shards: list[Path], tmp_path: Path) -> Non
     assert found["environment"]["python"] == results["environment"]["python"]
 
 
+def test_what_any_shard_left_out_is_told(shards: list[Path], tmp_path: Path) -> None:
+    """Another machine may have lacked the memory for a method."""
+    other = shutil.copytree(shards[1], tmp_path / "other")
+    results = read_results(other / "results.json")
+    write_json(other / "results.json", {**results, "not_run": {"medusa": "No room."}})
+    [found] = merge([shards[0], other], tmp_path / "out", RUN_SUITE)
+    assert found["not_run"] == {"medusa": "No room."}
+
+
 def test_shards_of_two_versions_are_merged(shards: list[Path], tmp_path: Path) -> None:
     """Earlier ones didn't write how many prompts are planned."""
     other = shutil.copytree(shards[1], tmp_path / "other")

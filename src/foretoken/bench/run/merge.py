@@ -35,6 +35,8 @@ def merge(folders: Seq[Path], out: Path, suite: Suite) -> list[Results]:
         results = parts[0]
         target = results["target"]
         results["environment"] = _merged_environment([part["environment"] for part in parts])
+        if reasons := {k: why for part in parts for k, why in part.get("not_run", {}).items()}:
+            results["not_run"] = reasons  # a machine may lack the memory that another has
         answers = [a for shard in samples for a in shard.of(target["name"], target["dtype"])]
         fill_in(results, answers, suite, plan["repeats"])
         lines += [a.line() + "\n" for a in answers]
