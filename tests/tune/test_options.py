@@ -191,15 +191,28 @@ def test_the_given_config_is_timed_once(pair: Pair) -> None:
     other = {**CONFIG, "prompt_lookup_min": 2}
     timed: list[dict[str, Any]] = []
 
-    def clocked(configs: Any, rounds: int, advance: Any) -> list[float]:
+    def clocked(configs: Any, rounds: int, advance: Any) -> list[list[float]]:
         timed.extend(configs)
-        return [1.0, *(2.0 + place for place in range(len(configs)))]
+        return [[1.0, *(2.0 + place for place in range(len(configs)))]]
 
     found = [Candidate(config, 9.0, 2.0) for config in (other, CONFIG, other)]
     tuner: Any = SimpleNamespace(search=lambda *given: found, clocked=clocked, interrupted=False)
     options: Any = {"trials": 3, "finalists": 3, "rounds": 1, "seed": 0, "advance": lambda: None}
     assert tune(tuner, CONFIG, **options)["speculative_config"] == other
     assert timed == [CONFIG, other]
+
+
+def test_a_speedup_is_of_one_round() -> None:
+    """The median of the rounds' own ratios: the machine may be slow in one of them."""
+    rounds = [[10.0, 20.0], [40.0, 60.0], [20.0, 50.0]]
+    found = [Candidate(CONFIG, 9.0, 2.0)]
+    tuner: Any = SimpleNamespace(
+        search=lambda *given: found, clocked=lambda *given: rounds, interrupted=False
+    )
+    options: Any = {"trials": 1, "finalists": 1, "rounds": 3, "seed": 0, "advance": lambda: None}
+    tuned = tune(tuner, CONFIG, **options)
+    assert tuned["speedup"] == 2.0
+    assert (tuned["plain_tokens_per_second"], tuned["tokens_per_second"]) == (20.0, 50.0)
 
 
 def test_the_best_by_prediction_comes_first() -> None:

@@ -14,6 +14,7 @@ import statistics
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from operator import truediv
 from typing import Any
 
 from foretoken.bench.measure.costs import draft_model, measure_costs
@@ -178,9 +179,9 @@ class Tuner:
 
     def clocked(
         self, configs: Seq[Config], rounds: int, advance: Callable[[], None]
-    ) -> list[float]:
-        """Tokens a second of plain decoding and of each config: medians of the rounds, of the whole
-        ones where an interrupt ends the timing; nothing where there is none."""
+    ) -> list[list[float]]:
+        """Tokens a second of plain decoding and of each config, by round: of the whole ones where
+        an interrupt ends the timing; nothing where there is none."""
         timed: list[list[float]] = []
         try:
             llms = [self._llm, *map(self._make, configs)]
@@ -189,7 +190,7 @@ class Tuner:
                 advance()
         except KeyboardInterrupt:
             self.interrupted = True
-        return [statistics.median(speeds) for speeds in zip(*timed[1:], strict=True)]  # warm ones
+        return timed[1:]  # the warm ones
 
     def _round(self, llms: Seq[LLM], turn: int) -> list[float]:
         """Tokens a second of each; another one is the first in each turn."""
@@ -255,9 +256,14 @@ def tune(
     best = _different(candidates)[:finalists]
     configs = [config, *(one.config for one in best if one.config != config)]
     clocked = [] if tuner.interrupted else tuner.clocked(configs, rounds, advance)
+    plain, *speeds = zip(*clocked, strict=True) if clocked else [()]
     timed: list[dict[str, Any]] = [
-        {"options": options, "tokens_per_second": speed, "speedup": speed / clocked[0]}
-        for options, speed in zip(configs, clocked[1:], strict=bool(clocked))
+        {
+            "options": options,
+            "tokens_per_second": statistics.median(own),
+            "speedup": statistics.median(map(truediv, own, plain)),  # within each round
+        }
+        for options, own in zip(configs, speeds, strict=bool(clocked))
     ]
     untimed: dict[str, Any] = {
         "options": best[0].config,
@@ -272,7 +278,7 @@ def tune(
         "finished": not tuner.interrupted,
         "tokens_per_second": fastest["tokens_per_second"],
         "speedup": fastest["speedup"],
-        "plain_tokens_per_second": clocked[0] if clocked else None,
+        "plain_tokens_per_second": statistics.median(plain) if plain else None,
         "timed": timed,
         "predicted": [dataclasses.asdict(one) for one in best],
         "trials": len(candidates),
