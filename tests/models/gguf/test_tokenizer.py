@@ -369,7 +369,10 @@ def test_the_tokenizer_of_an_architecture_that_transformers_reads(tmp_path: Path
         read("falcon")
 
 
-@pytest.mark.parametrize("words", ["llama3", "llama-v3", "llama-bpe", "pixtral", "tekken"])
+OPENING = "llama3 llama-v3 llama-bpe pixtral falcon3 falcon-h1 midm-2.0 lfm2 jina-v5-nano tekken"
+
+
+@pytest.mark.parametrize("words", OPENING.split())
 def test_texts_whose_beginning_the_file_does_not_say(words: str, tmp_path: Path) -> None:
     """Those of these ways of cutting text have one, as llama.cpp takes it; others have none."""
     for named, begins in ((words, True), ("qwen2", False)):

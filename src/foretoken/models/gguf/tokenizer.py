@@ -67,15 +67,14 @@ WHOLE = (
     *("jina-v5-nano", "tekken"),
 )
 """Ways in which a word that is a token is that token, whatever the merges would make of it: some
-tokens of these vocabularies are made by no merges."""
+tokens of these vocabularies are made by no merges. Texts begin with the token for that, where the
+file doesn't say."""
 
 _UNNAMED = {"qwen2": "qwen2", "qwen3": "qwen2", "gpt2": "gpt-2", "starcoder2": "starcoder"}
 """Architecture -> the way of cutting text of all of its models, for files that don't name one."""
 
 _THEIRS = ("qwen35",)
 """Ways of models whose tokenizers transformers reads."""
-
-_OPENING = ("llama3", "llama-v3", "llama-bpe", "pixtral", "tekken")
 
 
 def serves(file: GGUFFile) -> bool:
@@ -131,7 +130,7 @@ class _Own:
 def _opens(file: GGUFFile) -> bool:
     """Whether texts begin with the token for that, where the file doesn't say: as in llama.cpp."""
     kind, words = (file.metadata.get(f"tokenizer.ggml.{name}") for name in ("model", "pre"))
-    return kind == "llama" or words in _OPENING
+    return kind == "llama" or words in WHOLE
 
 
 def _template(file: GGUFFile) -> str | dict[str, str] | None:
