@@ -175,13 +175,16 @@ class LLM:
         _log.info("%r", self)
 
     def __repr__(self) -> str:
-        if self._worker.closed:
-            return f"LLM({self._source}, method={self.method!r}, closed)"
-        model = self.model
+        try:
+            target = self.engine.target
+        except ForetokenError:
+            gone = "closed" if self._worker.closed else "loaded by another process"
+            return f"LLM({self._source}, method={self.method!r}, {gone})"
+        model = target.model
         return (
             f"LLM({self._source}, method={self.method!r}, backend={model.backend!r}, "
             f"dtype={str(model.dtype).removeprefix('torch.')}, device={str(model.device)!r}, "
-            f"kv_cache={state(self.engine.target.budget)!r})"
+            f"kv_cache={state(target.budget)!r})"
         )
 
     def __reduce__(self) -> Any:
