@@ -12,7 +12,7 @@ import pytest
 import transformers
 
 from benchmarked import CHATS, SUITE, Breaks, Pair, plan, unit
-from foretoken import ForetokenError
+from foretoken import LLM, ForetokenError
 from foretoken.bench.record import BASELINE, Answer
 from foretoken.bench.run.runner import Runner, _context
 from foretoken.bench.suites import vicuna
@@ -202,6 +202,19 @@ def test_a_drafter_object_serves_again_after_a_failure(checkpoints: Pair) -> Non
     Breaks(runner, "own")
     assert any(a.error for a in runner.serve(unit(CHATS[0])))
     assert all(a.error is None for a in runner.serve(unit(CHATS[1])))
+
+
+def test_what_is_loaded_again_is_warmed_up_again(
+    checkpoints: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next answer is not its first."""
+    runner = Runner(plan(checkpoints, methods={"pld": {"method": "pld"}}))
+    runner.warm_up(SUITE.prompts[1])
+    Breaks(runner, "pld")
+    warmed = list[LLM]()
+    monkeypatch.setattr(runner, "_warm", warmed.append)
+    assert any(a.error for a in runner.serve(unit(CHATS[0])))
+    assert warmed == [runner.llms["pld"]]
 
 
 def test_without_plain_decoding_all_have_failed(checkpoints: Pair) -> None:

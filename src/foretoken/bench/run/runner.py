@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import suppress
 from dataclasses import replace
 from time import perf_counter
 from typing import Any
@@ -74,6 +75,7 @@ class Runner:
         device = self.plain.model.device
         self._memory, self._energy = PeakMemory(device), Energy(device)
         self._order = Order()
+        self._warming: list[int] = []
 
     def add(self, label: str, config: Mapping[str, Any]) -> None:
         """One more method, by its `speculative_config`; where the plan is lenient, one that the
@@ -154,15 +156,18 @@ class Runner:
 
     def warm_up(self, prompt: Prompt) -> None:
         """See `Server.warm_up`: the first passes allocate memory and pick kernels."""
-        ids = self.input_ids(prompt, [])
+        self._warming = self.input_ids(prompt, [])
         for llm in self.llms.values():
-            for temperature in self.plan.temperatures:
-                params = SamplingParams(
-                    temperature=temperature, max_tokens=_WARM_UP_TOKENS, seed=self.plan.seed
-                )
-                for size in self.plan.batch_sizes:
-                    llm.generate([ids] * size, params)
-            _reset_drafter(llm)
+            self._warm(llm)
+
+    def _warm(self, llm: LLM) -> None:
+        for temperature in self.plan.temperatures:
+            params = SamplingParams(
+                temperature=temperature, max_tokens=_WARM_UP_TOKENS, seed=self.plan.seed
+            )
+            for size in self.plan.batch_sizes:
+                llm.generate([self._warming] * size, params)
+        _reset_drafter(llm)
 
     def serve(self, unit: Unit) -> list[Answer]:
         """See `Server.serve`. A method that fails a turn fails the rest of the conversation; where
@@ -245,6 +250,9 @@ class Runner:
             if label != BASELINE:
                 llm.close()  # a drafter that was given as an object drafts for one at a time
             self.llms[label] = self._load(label)  # the old one may be in any state
+            if self._warming:
+                with suppress(Exception):  # the next answer would say so
+                    self._warm(self.llms[label])
             return [q.failed(f"{type(error).__name__}: {error}") for q in asked]
         learning = _settled(llm.engine.drafter)
         stats = replace(llm.stats, other_time=llm.stats.other_time + learning)
