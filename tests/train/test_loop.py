@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from foretoken import ForetokenError
 from foretoken.models.load import load_model
 from foretoken.models.model import CausalLM
-from foretoken.train import loop
+from foretoken.train import loop, muon
 from foretoken.train.batches import Batches
 from foretoken.train.drafter import trainable
 from foretoken.train.frozen import FrozenTarget
@@ -398,6 +398,21 @@ def test_gpus_that_only_emulate_bfloat16(own: bool, monkeypatch: pytest.MonkeyPa
     gpu, wanted = torch.device("cuda"), "bfloat16" if own else "float32"
     assert loop.precision_of("auto", gpu) == wanted
     assert loop.precision_of("bfloat16", gpu) == "bfloat16"
+
+
+def test_emulated_products_are_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where they are asked for, on a machine without its own."""
+    for own, precision, told in (
+        (torch.float32, "bfloat16", True),
+        (torch.float32, "auto", False),
+        (torch.bfloat16, "bfloat16", False),
+    ):
+        caplog.clear()
+        monkeypatch.setattr(muon, "precision", lambda device, own=own: own)
+        loop._say_if_emulated(precision, torch.device("cpu"))
+        assert ("slower than float32's" in caplog.text) is told
 
 
 def test_norms_in_half_precision_warn_of_nothing() -> None:

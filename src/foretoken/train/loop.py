@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from foretoken.errors import ForetokenError
-from foretoken.train import processes, shards
+from foretoken.train import muon, processes, shards
 from foretoken.train.batches import Batches, whole
 from foretoken.train.frozen import FrozenTarget
 from foretoken.train.job import AUTO, BFLOAT16, FLOAT32, Job, Progress
@@ -84,6 +84,7 @@ def train(
     resumable = Resumable(job.out / _RESUME, working, optimizers, progress)
     resumable.resume()
     _say_if_ended(progress, recipe)
+    _say_if_emulated(job.precision, accelerator.device)
     metrics = Metrics(accelerator, job.out, progress.step, vars(recipe))
     judge = partial(
         _judge, accelerator, module, watched or frozen, held_out, acceptance, job, extra
@@ -143,6 +144,16 @@ def _say_if_ended(progress: Progress, recipe: Recipe) -> None:
         _log.warning(
             "Nothing is trained, as this training has ended: to go on it needs %s.",
             " and ".join(lacking),
+        )
+
+
+def _say_if_emulated(precision: str, device: torch.device) -> None:
+    """The log says where half precision is slower than float32."""
+    half = precision_of(precision, device) == BFLOAT16
+    if half and muon.precision(device.type) != torch.bfloat16 and processes.is_first():
+        _log.warning(
+            "This machine has no products of bfloat16 that torch tells of, and emulated ones are "
+            "far slower than float32's; leave precision out."
         )
 
 
