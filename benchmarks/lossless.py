@@ -100,7 +100,8 @@ def kept(given: Namespace) -> Kept:
     places = {name: find(getattr(given, name)) for name in ("model", "draft_model")}
     models = {name: [place.name, fingerprint(place)] for name, place in places.items()}
     options = ("prompts", "max_tokens", "draft_backend")
-    plan = {"code": code()} | models | {name: getattr(given, name) for name in options}
+    scripts = Path(__file__), Path(__file__).with_name("identity.py")
+    plan = {"code": code(*scripts)} | models | {name: getattr(given, name) for name in options}
     return Kept(given.work, plan)
 
 

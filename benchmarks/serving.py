@@ -280,7 +280,8 @@ def kept(given: Namespace) -> Kept:
     names = (*names, "longest", "share", "first", "per_token")
     plan = {"model": Path(given.model).name} | {name: getattr(given, name) for name in names}
     files = [find(name) for name in (given.model, given.draft_model) if name != "none"]
-    plan |= {"code": code(), "files": [fingerprint(file) for file in files]}
+    scripts = Path(__file__), Path(__file__).with_name("loads.py")
+    plan |= {"code": code(*scripts), "files": [fingerprint(file) for file in files]}
     plan["answers"] = f"{lengths(given)[0]} to {lengths(given)[-1]}"
     return Kept(given.work, plan)
 
