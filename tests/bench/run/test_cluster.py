@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,40 @@ def test_a_shard_goes_on_with_its_folder(two_workers: None, tmp_path: Path) -> N
     [shard] = cluster.run_shards(trivial("a"), tmp_path, workers=2, advance=lambda: seen.append(1))
     assert (shard.folder / "samples.jsonl").read_text().count("a 2\n") == 2
     assert len(seen) == 3
+
+
+class Child:
+    """A process that does one thing to its samples between two looks at them, and ends."""
+
+    def __init__(self, *steps: Callable[[], object]) -> None:
+        self._steps = iter(steps)
+
+    def poll(self) -> int | None:
+        step = next(self._steps, None)
+        if step is None:
+            return 0
+        step()
+        return None
+
+
+@pytest.mark.parametrize("more", [b"", b"c 1\nc 2\n"], ids=["at once", "after a look"])
+def test_what_a_resumed_shard_cuts_off_is_cut_here(
+    more: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was lost left a part of a unit: the copies stay equal, whenever it is seen."""
+    monkeypatch.setattr(cluster, "_POLL", 0.0)
+    theirs, ours = tmp_path / "theirs.jsonl", tmp_path / "ours"
+    ours.mkdir()
+    for path in (theirs, ours / cluster.SAMPLES):
+        path.write_bytes(b"a 1\na 2\nb 1\n")
+
+    def write(text: bytes) -> Callable[[], object]:
+        return lambda: theirs.write_bytes(text)
+
+    child: Any = Child(write(b"a 1\na 2\n" + more), write(b"a 1\na 2\nc 1\nc 2\nd"))
+    for lines in cluster._new_lines(child, theirs):
+        cluster._append(lines, ours, lambda: None)
+    assert (ours / cluster.SAMPLES).read_bytes() == b"a 1\na 2\nc 1\nc 2\n"
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ FOLDER = "{folder}"
 
 SAMPLES, STDERR = "samples.jsonl", "stderr.txt"
 _POLL = 0.5  # seconds between two looks at the file that a shard writes
+_KNOWN = 256  # bytes by which the end of what was sent is found again
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,14 @@ class Shard:
     number: int
     folder: Path
     error: str | None
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """New lines of a worker's samples: what its file has from byte `at` on."""
+
+    at: int
+    text: bytes
 
 
 @dataclass(frozen=True)
@@ -105,11 +114,12 @@ def _resources(workers: int) -> dict[str, float]:
     return resources
 
 
-def _append(lines: bytes, folder: Path, advance: Callable[[], None]) -> None:
+def _append(lines: _Lines, folder: Path, advance: Callable[[], None]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / SAMPLES).open("ab") as samples:
-        samples.write(lines)
-    for _ in range(lines.count(b"\n")):
+        samples.truncate(lines.at)
+        samples.write(lines.text)
+    for _ in range(lines.text.count(b"\n")):
         advance()
 
 
@@ -122,7 +132,7 @@ def _store(end: _Finished, folder: Path) -> str | None:
 
 def _run_shard(
     arguments: list[str], files: dict[str, bytes], working_folder: str
-) -> Iterator[bytes | _Finished]:
+) -> Iterator[_Lines | _Finished]:
     """On the worker: run the command, yield new lines of its samples, at last its folder."""
     folder = Path(tempfile.mkdtemp(prefix="foretoken-shard-"))
     try:
@@ -146,21 +156,33 @@ def _run_shard(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _new_lines(child: subprocess.Popen[bytes], path: Path) -> Iterator[bytes]:
-    """What is written to the file while the process runs, in whole lines."""
+def _new_lines(child: subprocess.Popen[bytes], path: Path) -> Iterator[_Lines]:
+    """What is written to the file while the process runs, in whole lines; all of it where what was
+    sent isn't there any more, as a shard that resumes cuts off what was left of a unit."""
     sent = path.stat().st_size if path.exists() else 0
+    end = _end(path, sent) if sent else b""
     while True:
         ended = child.poll() is not None
         if path.exists():
+            if _end(path, sent) != end:
+                sent = 0
             with path.open("rb") as file:
                 file.seek(sent)
-                lines = file.read().rpartition(b"\n")
-            if lines[0] or lines[1]:
-                sent += len(lines[0]) + 1
-                yield lines[0] + b"\n"
+                text = b"".join(file.read().rpartition(b"\n")[:2])
+            if text:
+                yield _Lines(sent, text)
+                sent += len(text)
+                end = _end(path, sent)
         if ended:
             return
         time.sleep(_POLL)
+
+
+def _end(path: Path, sent: int) -> bytes:
+    """The last bytes of the first `sent`; fewer where there are fewer."""
+    with path.open("rb") as file:
+        file.seek(max(0, sent - _KNOWN))
+        return file.read(min(sent, _KNOWN))
 
 
 def _files(folder: Path) -> dict[str, bytes]:
