@@ -93,6 +93,11 @@ def after_text(model: Any, tokens: list[int], embeddings: torch.Tensor) -> torch
     return model.forward(feed, cache, (-1,)).hidden[-1][0, len(tokens) :]
 
 
+def everywhere(lesson: Lesson) -> torch.Tensor:
+    """[B, T] all places."""
+    return torch.ones_like(lesson.tokens, dtype=torch.bool)
+
+
 def random_lesson(target: Path, temperature: float) -> Lesson:
     """Random text of a model of 97 tokens: two records in each of two rows."""
     random = torch.Generator().manual_seed(0)

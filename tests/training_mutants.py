@@ -23,8 +23,8 @@ LEARNING: dict[str, Mutant] = {
     ),
     "a token counts by what is missed after it": Mutant(
         "foretoken.train.boost:EarlierDrafters.weigh",
-        "model.token_acceptance(lesson)[:, :-1]",
-        "model.token_acceptance(lesson)[:, 1:]",
+        "model.token_acceptance(lesson, before)[:, :-1]",
+        "model.token_acceptance(lesson, before)[:, 1:]",
         ("train/test_boost.py::test_what_several_know",),
     ),
     "heads unlearn": Mutant(

@@ -19,7 +19,7 @@ from foretoken.train.boost import EarlierDrafters
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.small_lm import TrainedLM
 from foretoken.verify.multi_candidate import MultiCandidate
-from lessons import check_expectation, random_lesson
+from lessons import check_expectation, everywhere, random_lesson
 from trainings import small_lm_job, train_small_lm
 
 pytest.importorskip("accelerate")
@@ -36,7 +36,7 @@ def test_a_pair(checkpoints: tuple[Path, Path], tmp_path: Path) -> None:
     earlier = TrainedLM(Facts(0, 97, 0), model=str(tmp_path / "one"))
     weight, right = (
         EarlierDrafters([earlier], 0.25).weigh(lesson),
-        earlier.token_acceptance(lesson)[:, :-1],
+        earlier.token_acceptance(lesson, everywhere(lesson))[:, :-1],
     )
     counted = lesson.weight[:, 1:] > 0
     assert torch.equal(weight[:, 1:][counted] == 0.25, right[counted] == 1)
@@ -88,7 +88,7 @@ def test_what_several_know(checkpoints: tuple[Path, Path]) -> None:
     with torch.no_grad():
         for weight in models[1].parameters():
             weight.mul_(0.9)
-        missed = [1 - model.token_acceptance(lesson) for model in models]
+        missed = [1 - model.token_acceptance(lesson, everywhere(lesson)) for model in models]
     found = EarlierDrafters(models, 0.25).weigh(lesson)
     assert 0 < missed[0][0, 5] < 1 and not torch.equal(*missed)
     for row in range(2):

@@ -19,7 +19,7 @@ from foretoken.train.frozen import FrozenTarget
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
-from lessons import GREEDY, packed, written
+from lessons import GREEDY, everywhere, packed, written
 from stored_models import windowed
 
 
@@ -94,7 +94,7 @@ def test_a_text_is_read_once_and_only_where_it_is_read(
     module = TrainedLM(Facts.of(pair.target), **shape, num_attention_heads=2)
     lesson = target.lesson(rows, module.hidden)
     module(lesson, Objective({"nll": 1.0})).backward()
-    module.token_acceptance(lesson)
+    module.token_acceptance(lesson, everywhere(lesson))
     assert not passes and list(lesson.hidden) == [-1]
     for _ in range(2):
         module(lesson, Objective({"kl_div": 1.0})).backward()

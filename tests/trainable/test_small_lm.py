@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from foretoken.testing import logits_after
 from foretoken.trainable.checkpoint import Facts
 from foretoken.trainable.losses import Objective
 from foretoken.trainable.small_lm import TrainedLM
-from lessons import random_lesson
+from lessons import everywhere, random_lesson
 from stored_models import with_code, written
 
 
@@ -33,18 +34,30 @@ def test_chances(checkpoints: tuple[Path, Path]) -> None:
     for token in range(97):
         tokens = lesson.tokens.clone()
         tokens[0, 7] = token  # the draft after place 6
-        chance = drafter.token_acceptance(dataclasses.replace(lesson, tokens=tokens))[0, 6]
+        chance = drafter.token_acceptance(
+            dataclasses.replace(lesson, tokens=tokens), everywhere(lesson)
+        )[0, 6]
         mean[6] += p[6, token] * chance
     assert mean[6].item() == pytest.approx(torch.minimum(p, q)[6].sum().item(), rel=1e-4)
-    chances = drafter.token_acceptance(dataclasses.replace(lesson, temperature=0.0))
+    chances = drafter.token_acceptance(
+        dataclasses.replace(lesson, temperature=0.0), everywhere(lesson)
+    )
     right = drafter.lm(lesson.tokens[:1, :20]).logits[0].argmax(-1)[:-1] == lesson.tokens[0, 1:20]
     assert torch.equal(chances[0, :19].bool(), right) and not chances[:, [19, 39]].any()
     others = lesson.records.clone()
     others[:, 20:] = -1  # padding
-    whole = drafter.token_acceptance(lesson)
-    alone = drafter.token_acceptance(dataclasses.replace(lesson, records=others))
+    whole = drafter.token_acceptance(lesson, everywhere(lesson))
+    alone = drafter.token_acceptance(
+        dataclasses.replace(lesson, records=others), everywhere(lesson)
+    )
     assert (whole[:, :39] > 0).sum() == 2 * 38 and not whole[:, 19].any()
     assert (alone[:, :19] > 0).all() and not alone[:, 19:].any()
+    at = torch.zeros_like(others, dtype=torch.bool)
+    at[0, 6] = at[1, 3] = at[1, 39] = True
+    heads = Counter[int]()
+    drafter.head = lambda states, head=drafter.head: (heads.update([len(states)]), head(states))[1]
+    assert torch.allclose(drafter.token_acceptance(lesson, at), whole * at)
+    assert heads == {2: 1}  # no logits of other places
 
 
 def test_the_loss_by_hand(checkpoints: tuple[Path, Path]) -> None:

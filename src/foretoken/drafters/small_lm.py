@@ -96,6 +96,5 @@ class SmallLM(ScheduledChain):
 
     def acceptance(self, module: TrainedLM, lesson: Lesson) -> Tensor:
         """[B, T, N] the probability that a step with its root at t accepts more than n tokens."""
-        return chain_acceptance(
-            module.token_acceptance(lesson), lesson.max_nodes, self.num_speculative_tokens
-        )
+        chances = module.token_acceptance(lesson, lesson.max_nodes > 0)
+        return chain_acceptance(chances, lesson.max_nodes, self.num_speculative_tokens)

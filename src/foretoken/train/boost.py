@@ -47,8 +47,9 @@ class EarlierDrafters:
     def weigh(self, lesson: Lesson) -> Tensor:
         """[B, T] the new weights of a lesson's tokens."""
         missed = torch.ones_like(lesson.weight)
+        before = lesson.weight.roll(-1, 1) > 0  # the tokens that count; the last place is left out
         for model in self._models:
-            missed[:, 1:] *= 1 - model.token_acceptance(lesson)[:, :-1]
+            missed[:, 1:] *= 1 - model.token_acceptance(lesson, before)[:, :-1]
         return lesson.weight * (self._known + (1 - self._known) * missed)
 
     def together(self, drafter: SmallLM) -> Acceptance:

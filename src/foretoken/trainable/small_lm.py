@@ -114,15 +114,15 @@ class TrainedLM(Trained):
         states: Tensor = out.last_hidden_state
         return states
 
-    def token_acceptance(self, lesson: Lesson) -> Tensor:
+    def token_acceptance(self, lesson: Lesson, at: Tensor) -> Tensor:
         """[B, T] the chance that its draft after each place is accepted and is the text's token:
-        0 or 1 at temperature 0, above it min(1, q / p); 0 where the record ends there."""
+        0 or 1 at temperature 0, above it min(1, q / p); 0 where the record ends there, and but at
+        these places [B, T]."""
         states = self.states(lesson)
         chances = states.new_zeros(lesson.tokens.shape)
         same = lesson.records[:, 1:] == lesson.records[:, :-1]
-        row, place = (same & (lesson.records[:, 1:] >= 0)).nonzero(as_tuple=True)
-        for at in range(0, len(row), _CHUNK):
-            r, t = row[at : at + _CHUNK], place[at : at + _CHUNK]
+        row, place = (same & (lesson.records[:, 1:] >= 0) & at[:, :-1]).nonzero(as_tuple=True)
+        for r, t in zip(row.split(_CHUNK), place.split(_CHUNK), strict=True):
             logits, goal = self.head(states[r, t]), lesson.tokens[r, t + 1]
             if lesson.temperature:
                 target = lesson.head(lesson.hidden[-1][r, t])
