@@ -443,6 +443,7 @@ def test_servers_take_turns() -> None:
     first, second = asked[:2]
     assert {first, second} == {BASELINE, "server"}
     assert asked == [first, second, second, first] * 2
+    assert runner._repeats(Unit((PROMPT,), 1, 0.0), 1, {}) == {}  # both conversations are over
 
 
 def test_who_counted_the_measured_servers_tokens() -> None:

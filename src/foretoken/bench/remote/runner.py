@@ -160,9 +160,10 @@ class RemoteRunner:
         """Each server's answers, those of its median repeat; the servers take turns."""
         tries: dict[str, list[list[Answer]]] = {label: [] for label, _ in asked}
         for _ in range(self.plan.repeats):
-            for label in self._order.of(list(tries), unit, turn):
+            for label in self._order.of(self.labels, unit, turn):
                 requests = [one for (other, _), one in asked.items() if other == label]
-                tries[label].append(self._group(label, requests))
+                if requests:
+                    tries[label].append(self._group(label, requests))
         chosen = [answer for repeats in tries.values() for answer in median_repeat(repeats)]
         return {(answer.method, answer.id): answer for answer in chosen}
 
