@@ -305,6 +305,10 @@ def _of_real(made: Callable[[Record], str]) -> Callable[[Read], str]:
 TABLES: dict[str, Callable[[Read], str]] = {
     "acceptance": acceptance,
     **{f"alignment-{name}": made for name, made in alignment_tables("alignment.json").items()},
+    **{
+        f"alignment-smollm2-{name}": made
+        for name, made in alignment_tables("alignment-smollm2.json").items()
+    },
     "auto": auto,
     "copying": copying,
     "draft": draft,

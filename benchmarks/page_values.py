@@ -75,6 +75,7 @@ def _real(record: Record) -> dict[str, Any]:
 
 DERIVED: dict[str, Callable[[Record], dict[str, Any]]] = {
     "alignment.json": _alignment,
+    "alignment-smollm2.json": _alignment,
     "auto.json": _auto,
     "growing.json": _growing,
     "copying.json": _copying,

@@ -119,7 +119,8 @@ class Samples:
             if len(written) < len(keys):
                 break
             at, done = at + len(keys), done + 1
-        self._cut(at if done < len(units) else len(self.answers))
+        later = {a.key[:2] for a in self.answers[at:]} - {key[:2] for keys in units for key in keys}
+        self._cut(len(self.answers) if later and done == len(units) else at)
         return done
 
     def _cut(self, count: int) -> None:
