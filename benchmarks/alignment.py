@@ -157,8 +157,8 @@ class Bench:
         self.asked = [self.asked[i * len(self.asked) // count] for i in range(count)]
         self.suite = find_suite(given.suite)
         asked = self.suite.round_robin(given.prompts)
-        samples, most = {0.0: 1, 1.0: given.samples}, given.max_tokens
-        texts = written(given.model, asked, samples, most, given.work / "answers.json")
+        self.samples, most = {0.0: 1, 1.0: given.samples}, given.max_tokens
+        texts = written(given.model, asked, self.samples, most, given.work / "answers.json")
         self.keep = [prompt for prompt in asked if prompt.id in texts["0.0"]]
         self.along = Along(given.model, texts, most, DRAFTED)
 
@@ -214,7 +214,7 @@ class Bench:
         path = self.given.work / f"{file_name(name)}-served.json"
         if not path.exists():
             given, lengths = self.given, {}
-            for t, samples in ((0.0, 1), (1.0, given.samples)):
+            for t, samples in self.samples.items():
                 counts = served(given.model, config, t, self.keep, samples, given.max_tokens)
                 tokens, passes = (sum(each[i] for each in counts.values()) for i in (0, 1))
                 lengths[str(t)] = tokens / passes

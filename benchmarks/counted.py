@@ -12,11 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from lengths import Counts, answers
+from lengths import Counts, answers, without_loops
 
 from foretoken import LLM
 from foretoken.bench.suites.suite import Prompt
@@ -24,7 +23,6 @@ from foretoken.config import create_drafter
 from foretoken.drafters.small_lm import SmallLM
 from foretoken.files import write_json
 from foretoken.models.model import CausalLM
-from foretoken.repetition import DISTINCT_4, distinct_4
 from foretoken.train.batches import collate
 from foretoken.train.boost import EarlierDrafters
 from foretoken.train.frozen import FrozenTarget
@@ -48,7 +46,7 @@ def written(
     a file. samples: temperature -> answers to each; most: tokens of an answer."""
     if not path.exists():
         greedy = answers(model, None, 0.0, asked, max_tokens=most)
-        keep = [p for p in asked if p.id in greedy and _tells(greedy[p.id])]
+        keep = without_loops(asked, greedy)
         found = {
             str(t): greedy if t == 0 else answers(model, None, t, keep, count, most)
             for t, count in samples.items()
@@ -65,10 +63,6 @@ def written(
         )
     kept: dict[str, Texts] = json.loads(path.read_text())
     return kept
-
-
-def _tells(outs: Sequence[Any]) -> bool:
-    return distinct_4(outs[0].token_ids) >= DISTINCT_4
 
 
 class Along:

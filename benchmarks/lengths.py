@@ -67,8 +67,16 @@ def served(
 
 def telling(model: str, asked: Sequence[Prompt], max_tokens: int = WRITTEN) -> list[Prompt]:
     """The prompts whose plain greedy answers do not loop."""
-    outs = answers(model, None, 0.0, asked, max_tokens=max_tokens)
-    return [p for p in asked if p.id in outs and distinct_4(outs[p.id][0].token_ids) >= DISTINCT_4]
+    return without_loops(asked, answers(model, None, 0.0, asked, max_tokens=max_tokens))
+
+
+def without_loops(asked: Sequence[Prompt], greedy: Mapping[str, Sequence[Any]]) -> list[Prompt]:
+    """The prompts whose answers, by their ids, are there and do not loop."""
+    return [
+        prompt
+        for prompt in asked
+        if prompt.id in greedy and distinct_4(greedy[prompt.id][0].token_ids) >= DISTINCT_4
+    ]
 
 
 def compared(before: Counts, after: Counts, keep: Collection[Prompt]) -> dict[str, Any]:
