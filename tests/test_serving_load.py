@@ -149,7 +149,7 @@ def test_another_source_begins_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setattr(benchmark, "fingerprint", lambda file: "another")
     assert benchmark.kept(asked).get("b") is None
     benchmark.kept(asked).keep("b", 2)
-    monkeypatch.setattr(benchmark, "code", lambda: "another")
+    monkeypatch.setattr(benchmark, "code", lambda *files: "another")
     assert benchmark.kept(asked).get("b") is None
 
 

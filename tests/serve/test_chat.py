@@ -174,7 +174,9 @@ def test_ids(client: OpenAI) -> None:
     given = client.chat.completions.create(
         **FIXED, extra_body={"request_id": "mine"}, extra_headers={"X-Request-Id": "theirs"}
     )
-    assert given.id == "chatcmpl-mine" and given._request_id == "theirs"
+    assert given.id == "chatcmpl-theirs" and given._request_id == "theirs"
+    own = client.chat.completions.create(**FIXED, extra_body={"request_id": "mine"})
+    assert own.id == "chatcmpl-mine"
     assert client.chat.completions.create(**FIXED)._request_id
 
 

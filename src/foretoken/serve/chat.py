@@ -18,6 +18,7 @@ from foretoken.serve.calling import named, with_calls, wrong_part
 from foretoken.serve.conversation import conversation_ids
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Spelling
+from foretoken.serve.request_ids import answer_id
 from foretoken.serve.schema import ChatBody, params
 from foretoken.serve.server import Answering, Server, checked
 from foretoken.serve.settings import ServerSettings
@@ -32,13 +33,14 @@ async def chat(request: Request) -> Response:
     server: Server = request.app.state.server
     given = await server.read(request, ChatBody)
     body = await asyncio.to_thread(_with_choice, given, server.settings, server.tokenizer)
-    answering = await while_there(request, _submit(server, body))
+    answering = await while_there(request, _submit(request, body))
     answer = _Answer(answering, body, given)
     silence = server.settings.keep_alive_interval
     return await respond(request, answer, body.stream, silence, answering.close)
 
 
-async def _submit(server: Server, body: ChatBody) -> Answering:
+async def _submit(request: Request, body: ChatBody) -> Answering:
+    server: Server = request.app.state.server
     if body.echo:
         raise ApiError(400, "echo isn't served in chats; ask /v1/completions.", "echo")
     if body.top_logprobs and not body.logprobs:
@@ -51,7 +53,8 @@ async def _submit(server: Server, body: ChatBody) -> Answering:
     chosen = params(body, dict(server.settings.defaults), wanted, most)
     prompt = await asyncio.to_thread(_prompt, server, body)
     given = await server.encoded(prompt, chosen, asked, "messages")
-    return await server.submit("chatcmpl", [given], body)
+    name = answer_id("chatcmpl", request.headers, body.request_id)
+    return await server.submit(name, [given], body.arrived)
 
 
 def _prompt(server: Server, body: ChatBody) -> dict[str, Any]:

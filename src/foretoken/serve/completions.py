@@ -20,6 +20,7 @@ from foretoken.sampling.params import MOST_SAMPLES
 from foretoken.serve.blocks import Blocks
 from foretoken.serve.errors import ApiError
 from foretoken.serve.logprobs import Entry, Spelling
+from foretoken.serve.request_ids import answer_id
 from foretoken.serve.schema import CompletionBody, params
 from foretoken.serve.server import Answering, Server, checked
 from foretoken.serve.streaming import Delta, Told, event, last, merged, respond, while_there
@@ -32,13 +33,14 @@ async def completions(request: Request) -> Response:
     """Continues texts."""
     server: Server = request.app.state.server
     body = await server.read(request, CompletionBody)
-    answering = await while_there(request, _submit(server, body))
+    answering = await while_there(request, _submit(request, body))
     answer = _Answer(answering, body)
     silence = server.settings.keep_alive_interval
     return await respond(request, answer, body.stream, silence, answering.close)
 
 
-async def _submit(server: Server, body: CompletionBody) -> Answering:
+async def _submit(request: Request, body: CompletionBody) -> Answering:
+    server: Server = request.app.state.server
     most = body.max_tokens
     if most is None:
         most = server.settings.defaults.get("max_tokens", DEFAULT_TOKENS)
@@ -59,7 +61,8 @@ async def _submit(server: Server, body: CompletionBody) -> Answering:
     for prompt in prompts:
         given = await asyncio.to_thread(_as_asked, prompt, server, body)
         encoded.append(await server.encoded(given, chosen, body.max_tokens, "prompt"))
-    return await server.submit("cmpl", encoded, body)
+    name = answer_id("cmpl", request.headers, body.request_id)
+    return await server.submit(name, encoded, body.arrived)
 
 
 def _prompt_alone(body: CompletionBody) -> bool:

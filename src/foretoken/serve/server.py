@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Any, TypeVar
-from uuid import uuid4
 
 from starlette.requests import Request
 
@@ -20,7 +19,7 @@ from foretoken.sampling.params import SamplingParams
 from foretoken.serve.errors import RETRY, ApiError, failed
 from foretoken.serve.limits import body_of, check_length
 from foretoken.serve.metrics import Metrics
-from foretoken.serve.schema import Body, Sampling, read
+from foretoken.serve.schema import Body, read
 from foretoken.serve.settings import ServerSettings
 from foretoken.serve.usage import metrics, usage
 
@@ -84,15 +83,15 @@ class Server:
         # More can't be written, and the engine, which reads it, is everybody's.
         return given._replace(params=replace(given.params, prediction=predicted[: self.context]))
 
-    async def submit(self, kind: str, given: Seq[Encoded], body: Sampling) -> Answering:
-        """Queue an answer's requests: all of them, or none. Raises `ApiError` for more than there
-        will ever be places for: who was told that the queue is full would ask again for ever."""
+    async def submit(self, name: str, given: Seq[Encoded], arrived: float) -> Answering:
+        """Queue an answer's requests: all of them, or none. name: the answer's; arrived: when it
+        was asked for, as `perf_counter` tells it. Raises `ApiError` for more than there will ever
+        be places for: who was told that the queue is full would ask again for ever."""
         count = sum(prompt.params.n for prompt in given)
         if self.most is not None and count > self.most:
             told = f"{count} texts are asked for, and this server takes {self.most} at a time"
             raise ApiError(400, f"{told}; ask for fewer.", "n" if len(given) == 1 else "prompt")
-        name = f"{kind}-{body.request_id or uuid4().hex}"
-        answering = Answering(self, name, body.arrived)
+        answering = Answering(self, name, arrived)
         try:
             for place, prompt in enumerate(given):
                 await answering.add(prompt, f"{name}-{place}")
