@@ -22,6 +22,7 @@ from foretoken.models.native.build import build_native
 from foretoken.models.native.transformer import Transformer
 from foretoken.tree import chains
 from foretoken.trees.from_lists import from_paths
+from linear_layers import PATHS, loops_for
 from stored_models import original
 
 CPU = torch.device("cpu")
@@ -315,6 +316,20 @@ def test_a_chain_of_any_length() -> None:
         feed = tree_feed(cache, [0], path[:1], chains([path[1 : count + 1]], CPU))
         logits = model.forward(feed, cache).logits
         assert logits is not None and torch.equal(logits[0], wanted[: count + 1])
+
+
+@pytest.mark.parametrize("flags", [(), PATHS[0]], ids=" ".join)
+def test_a_chain_across_a_chunk_of_cells(
+    flags: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Cells are read 128 at a time: where the 129th is the last, it is multiplied by itself."""
+    prompt, path = tokens(127), tokens(4, 3)
+    with loops_for(flags, tmp_path_factory), torch.inference_mode():
+        model = model_of.__wrapped__("panels")
+        wanted, cache = one_by_one(model, prompt, path), model.new_cache(1, 300)
+        together = chain_feed(cache, [cache.acquire(0)], [prompt + path])
+        states = model.forward(together, cache, (-1,)).hidden[-1]
+        assert torch.equal(model.head(states)[0, len(prompt) :], wanted)
 
 
 def test_where_torchs_own_serves() -> None:

@@ -262,8 +262,10 @@ static void mix(const Pass &p, const Division::Panel &panel, const Desk &desk, l
     else  // narrow heads, of whole vectors
       for (long r = 0; r < count; r++)
         for (long i = 0; i < near; i++)
-          for (long d = from; d < to; d += LANES)
-            at(mixed + r * p.W + d) += loaded(values + i * p.W + d) * shares[r * filled + j + i];
+          for (long d = from; d < to; d += LANES) {
+            float *sum = mixed + r * p.W + d;
+            at(sum) = fused(loaded(values + i * p.W + d), shares[r * filled + j + i], loaded(sum));
+          }
   }
   for (long r = 0; r < count; r++) {
     float *out = p.out + token(p, panel, r) * p.H * p.W + column(p, panel, r);

@@ -53,7 +53,7 @@ static void block(Rows<float> x, Rows<W> w, long between, float *sums, long apar
 #pragma GCC unroll 16
     for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) a[r][v] += own[v] * q[r * x.apart];
+      for (int v = 0; v < V; v++) a[r][v] = fused(own[v], q[r * x.apart], a[r][v]);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; r++)

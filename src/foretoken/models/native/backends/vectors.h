@@ -44,6 +44,19 @@ static inline lanes loaded(const uint16_t *p) {
 #endif
 }
 
+// x · y + sum, rounded once. Where it is left to them, compilers fuse a product with its sum in one
+// loop and not in another: g++, tuned for Zen 2 and 3 or Alder Lake, doesn't where a loop adds to
+// one sum alone. A row by itself would have other bits than among others.
+static inline lanes fused(lanes x, float y, lanes sum) {
+#if defined(__FMA__) && LANES == 8
+  return (lanes)_mm256_fmadd_ps((__m256)x, _mm256_set1_ps(y), (__m256)sum);
+#elif defined(__AVX512F__) && LANES == 16
+  return (lanes)_mm512_fmadd_ps((__m512)x, _mm512_set1_ps(y), (__m512)sum);
+#else
+  return x * y + sum;
+#endif
+}
+
 // Rows of numbers: the first, and the distance to the next row.
 template <typename T>
 struct Rows {
