@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -316,6 +317,7 @@ TABLES: dict[str, Callable[[Read], str]] = {
     "ladder": ladder,
     "offloaded": applications.offloaded,
     "online": online,
+    "online-smollm2": partial(online, file="online-smollm2.json"),
     "other-engines": other_engines,
     "other-engines-large": other_engines_large,
     "passes": passes,

@@ -80,6 +80,7 @@ DERIVED: dict[str, Callable[[Record], dict[str, Any]]] = {
     "growing.json": _growing,
     "copying.json": _copying,
     "online.json": _online,
+    "online-smollm2.json": _online,
     "real.json": _real,
     "soak.json": _soak,
     "speeds.json": _speeds,
